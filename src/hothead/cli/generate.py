@@ -1,0 +1,93 @@
+"""`hothead generate`: prompts in, text or JSON out, one line of figures."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hothead.cli import notes, prompts, results
+from hothead.cli.lazy import Command
+from hothead.cli.options import options, sources
+from hothead.config.engine import EngineConfig
+from hothead.config.generate import GenerateConfig
+from hothead.config.sampling import SamplingParams
+from hothead.errors import OptionError
+
+if TYPE_CHECKING:
+    from hothead.records import StepOutput
+
+CONFIGS = (GenerateConfig, SamplingParams, EngineConfig)
+
+
+@click.command(cls=Command, epilog='Example: hothead generate "Explain gravity in two sentences." --max-tokens 64')
+@click.argument("prompt", nargs=-1)
+@options(*CONFIGS)
+@click.pass_context
+def generate(ctx: click.Context, prompt: tuple[str, ...]) -> None:
+    """Generate text for each PROMPT.
+
+    Text goes to stdout as it comes, figures to stderr. With several prompts each text is printed under a heading, in
+    order, when all are done. Nothing has to be chosen: the default model comes with a draft head and a token map.
+    """
+    given = sources(ctx, *CONFIGS)
+    config, sampling, engine_config = given.fill(GenerateConfig), given.fill(SamplingParams), given.fill(EngineConfig)
+    found = _read_prompts(prompt, config)
+    for name in sampling.options_without_effect():
+        notes.note(f"{sampling.said(name)} has no effect at temperature 0; add {sampling.label('temperature')}.")
+    _run(found, config, sampling, engine_config)
+
+
+def _read_prompts(texts: Sequence[str], config: GenerateConfig) -> list[prompts.Prompt]:
+    if not texts and config.prompts_file is None:
+        raise OptionError(
+            "There is no prompt.",
+            advice='Give one in quotes, or --prompts-file FILE (- for standard input). "hothead generate --help" shows more.',
+        )
+    found = prompts.from_arguments(texts)
+    if config.prompts_file is not None:
+        found += prompts.from_file(config.prompts_file)
+    if config.system is not None:
+        num_own = sum(prompts.has_system(prompt) for prompt in found)
+        if num_own:
+            notes.note(f"{num_own} of {len(found)} prompts keep their own system message; {config.said('system')} is for the others.")
+    return found
+
+
+def _run(found: Sequence[prompts.Prompt], config: GenerateConfig, sampling: SamplingParams, engine_config: EngineConfig) -> None:
+    from hothead.engine import Engine
+
+    with Engine(engine_config) as engine:
+        if not engine.is_leader:  # one of torchrun's other processes
+            engine.follow()
+            return
+        prompt_token_ids = [prompts.encode(prompt, engine.tokenizer, config.chat, config.system) for prompt in found]
+        start = time.perf_counter()
+        if len(found) == 1 and not config.json:
+            done = engine.generate(prompt_token_ids, sampling, on_output=_print_text)
+            if not done[0].text.endswith("\n"):
+                sys.stdout.write("\n")
+        else:
+            with notes.progress("generating", len(found)) as advance:
+                done = engine.generate(prompt_token_ids, sampling, on_output=_counting(advance))
+            for number, (prompt, completion) in enumerate(zip(found, done, strict=True), start=1):
+                print(results.as_json(completion) if config.json else f"### {number}. {prompt.title}\n{completion.text.strip()}\n")
+        sys.stdout.flush()
+        wall_s = time.perf_counter() - start
+    notes.figures(results.Figures.of(done, wall_s).line())
+
+
+def _print_text(output: StepOutput) -> None:
+    sys.stdout.write(output.text)
+    sys.stdout.flush()
+
+
+def _counting(advance: Callable[[], None]) -> Callable[[StepOutput], None]:
+    def count(output: StepOutput) -> None:
+        if output.finish_reason is not None:
+            advance()
+
+    return count

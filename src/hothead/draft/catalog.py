@@ -1,0 +1,44 @@
+"""Every drafter by the name that users give it. A new one is a file and a line in `DRAFTERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hothead.config.check import max_tree_nodes
+from hothead.config.engine import EngineConfig
+from hothead.draft.base import Drafter, NoDrafter, TreeShape
+from hothead.draft.context import DraftContext
+from hothead.draft.eagle_loader import load_eagle
+from hothead.draft.ngram import NgramDrafter
+
+DEFAULT_SHAPES = {"EAGLE": TreeShape(5, 4, 12), "NGRAM": TreeShape(8, 1, 9), "NONE": TreeShape(0, 1, 1)}
+"""What is drafted when nothing is said: measured best on a CPU with one request at a time (docs/guides/speed.md)."""
+
+DRAFTERS: dict[str, Callable[[DraftContext], Drafter]] = {
+    "EAGLE": load_eagle,
+    "NGRAM": lambda context: NgramDrafter(context.shape),
+    "NONE": lambda context: NoDrafter(),
+}
+
+
+def resolve_algorithm(config: EngineConfig, has_draft_head: bool) -> str:
+    """What "auto" means here. has_draft_head: one was given, or ships with hothead for this target."""
+    if config.is_plain:
+        return "NONE"
+    if config.speculative_algorithm != "auto":
+        return config.speculative_algorithm
+    return "EAGLE" if has_draft_head else "NGRAM"
+
+
+def resolve_shape(config: EngineConfig, algorithm: str) -> TreeShape:
+    """The tree's shape from what was said; the rest follows from it, or is the algorithm's default."""
+    default = DEFAULT_SHAPES[algorithm]
+    if algorithm == "NONE":
+        return default
+    topk = config.speculative_eagle_topk or default.topk
+    num_tokens = config.speculative_num_draft_tokens
+    if topk == 1:
+        num_steps = config.speculative_num_steps or (num_tokens - 1 if num_tokens else default.num_steps)
+        return TreeShape(num_steps, 1, num_steps + 1)
+    num_steps = config.speculative_num_steps or default.num_steps
+    return TreeShape(num_steps, topk, min(num_tokens or default.num_draft_tokens, max_tree_nodes(num_steps, topk) + 1))

@@ -1,0 +1,54 @@
+"""How many KV slots the cache gets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from hothead.config.engine import EngineConfig
+from hothead.draft.base import TreeShape
+from hothead.errors import OptionError
+from hothead.models.attention import KVPool
+from hothead.models.decoder import Decoder
+
+MEMORY_SHARE = 0.4
+"""Share of the memory that is free once the weights are loaded; the rest is for activations and for everybody else."""
+
+
+def cache_slots(config: EngineConfig, decoder: Decoder, context_length: int, shape: TreeShape) -> int:
+    """Slots, a multiple of the block size: as asked, else what all concurrent requests could need at most, else what memory allows.
+
+    Raises OptionError when not even one block fits.
+    """
+    if config.max_total_tokens is not None:
+        return config.max_total_tokens // config.block_size * config.block_size
+    num_wanted = config.max_concurrency * (context_length + shape.num_steps * shape.topk + shape.num_draft_tokens + config.block_size)
+    # One layer more than the target's: the drafter keeps its own keys and values at the same slots.
+    bytes_per_slot = KVPool.bytes_per_slot(
+        decoder.config.num_layers + 1, decoder.num_local_kv_heads, decoder.config.head_dim, decoder.dtype
+    )
+    num_local_ranks = decoder.group.size if decoder.device.type == "cpu" else 1
+    available_bytes = int(free_bytes(decoder.device) * MEMORY_SHARE) // num_local_ranks
+    num_slots = min(num_wanted, available_bytes // bytes_per_slot) // config.block_size * config.block_size
+    if num_slots < config.block_size:
+        raise OptionError(
+            "There is no memory for the KV cache.",
+            f"One block of {config.block_size} tokens takes {config.block_size * bytes_per_slot / 2**20:.1f} MiB; {available_bytes / 2**20:.1f} MiB may be used.",
+            advice="Free memory, or use a smaller --block-size or a smaller model.",
+        )
+    return num_slots
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that a new allocation could get on this device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -1,0 +1,265 @@
+"""The draft head cut to the hot vocabulary, over any number of ranks: which rows a rank holds, and the best candidates over all of them.
+
+Frequent token ids cluster at low numbers, so rows left with their vocabulary shards would load one rank with nearly all of them. A token
+map is ordered by frequency, and under `balanced` rank r holds hot indices r, r + P, r + 2P, ...: ranks differ by at most one row, and so
+they do for every prefix of the map. Rows are read by token id straight from the reader, so a shard of the target's head is never indexed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hothead.errors import CheckpointError, HotMapError, OptionError
+from hothead.parallel.full_head import NO_TOKEN_ID
+from hothead.parallel.groups import RankGroup
+from hothead.parallel.linear import Linear
+from hothead.parallel.partition import VocabShards
+from hothead.vocab.token_map import check_token_ids, check_token_ids_fit
+
+PLACEMENTS = ("balanced", "replicated", "owner")
+
+RowReader = Callable[[np.ndarray], torch.Tensor]
+"""token ids [n] int64 -> their rows [n, D]; called with this rank's ids only, possibly none."""
+
+Noise = Callable[[torch.Tensor], torch.Tensor]
+"""token ids [R] int64 -> [N, R] float32, the same number for the same token id on every rank."""
+
+_READ_ROWS = 4096
+_MIN_BLOCKED = 4096
+_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Best K hot tokens of each row, best first. log_probs: [N, K] float32. token_ids: [N, K] int64. Both same on every rank."""
+
+    log_probs: torch.Tensor
+    token_ids: torch.Tensor
+
+
+class HotHead:
+    """Rows of the output head for the hot vocabulary; this rank's part. Made by `HotHead.build`.
+
+    local_hot_indices: [R] int64, ascending, position in the map of each local row. token_ids: [R] int64, token id of each local row.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, local_hot_indices: np.ndarray, hot_token_ids: np.ndarray, group: RankGroup, placement: str
+    ) -> None:
+        self.hot_token_ids = hot_token_ids
+        self.group = group
+        self.placement = placement
+        self.local_hot_indices = local_hot_indices
+        self.token_ids = torch.from_numpy(hot_token_ids[local_hot_indices]).to(weight.device)
+        self.linear = Linear(weight)
+
+    @staticmethod
+    def build(
+        read_rows: RowReader,
+        hot_token_ids: np.ndarray,
+        group: RankGroup,
+        placement: str,
+        vocab_size: int,
+    ) -> HotHead:
+        """Read this rank's rows. hot_token_ids: [H] int64, most frequent first. vocab_size: token ids of the head that the rows come from.
+
+        Raises HotMapError if an id has no row there, CheckpointError if the reader leaves a row unfilled.
+        """
+        hot_token_ids = check_token_ids(hot_token_ids)
+        check_token_ids_fit(hot_token_ids, vocab_size)
+        local_hot_indices = place(hot_token_ids, group, placement, vocab_size)
+        weight = _read_filled(read_rows, hot_token_ids[local_hot_indices])
+        return HotHead(weight, local_hot_indices, hot_token_ids, group, placement)
+
+    @property
+    def num_hot(self) -> int:
+        """H, over all ranks."""
+        return len(self.hot_token_ids)
+
+    @property
+    def num_local_rows(self) -> int:
+        """R, on this rank."""
+        return len(self.local_hot_indices)
+
+    def with_size(self, size: int) -> HotHead:
+        """The head of the map's first `size` ids: a slice of the local rows, nothing is read and nothing exchanged."""
+        if not 1 <= size <= self.num_hot:
+            raise HotMapError(
+                f"a hot head of {self.num_hot} rows cannot be cut to {size}.",
+                advice=f"Use a size from 1 to {self.num_hot}, or a larger token map.",
+            )
+        num_local = int(np.searchsorted(self.local_hot_indices, size))
+        weight = _plain_weight(self.linear)[:num_local]
+        return HotHead(weight, self.local_hot_indices[:num_local], self.hot_token_ids[:size], self.group, self.placement)
+
+    def candidates(
+        self,
+        hidden: torch.Tensor,
+        num_candidates: int,
+        *,
+        inverse_temperature: torch.Tensor | None = None,
+        noise: Noise | None = None,
+    ) -> Candidates:
+        """Best K hot tokens over all ranks by score = logit * inverse_temperature + noise, with log_probs = score - logsumexp(scores of all
+        H).
+
+        hidden: [N, D], same on every rank. inverse_temperature: [N] float32. Equal scores go to the lower token id, so the answer depends
+        on neither tp_size nor placement. One all-gather of 4 * (2K + 1) bytes per row and rank; none under `replicated` or at one rank,
+        where each rank computes the same from the same bits. Raises HotMapError if K is larger than the hot vocabulary. After FR-Spec
+        (arXiv 2502.14856), section 3.2.
+        """
+        if not 1 <= num_candidates <= self.num_hot:
+            raise HotMapError(
+                f"{num_candidates} candidates cannot be drafted from a hot vocabulary of {self.num_hot} tokens.",
+                advice="Lower --speculative-eagle-topk, or use a larger --hot-size.",
+            )
+        scores = self.linear(hidden).float()  # [N, R], shard of H
+        if inverse_temperature is not None:
+            scores = scores * inverse_temperature.unsqueeze(1)
+        if noise is not None:
+            scores = scores + noise(self.token_ids)
+        best, token_ids = best_candidates(scores, self.token_ids, num_candidates)
+        total = torch.logsumexp(scores, 1)  # [N]; -inf without rows
+        if self.group.size > 1 and self.placement != "replicated":
+            best, token_ids, total = _merge(self.group, best, token_ids, total)
+        return Candidates(best - total.unsqueeze(1), token_ids)
+
+
+def place(hot_token_ids: np.ndarray, group: RankGroup, placement: str, vocab_size: int) -> np.ndarray:
+    """Hot indices that this rank holds, ascending: [R] int64.
+
+    balanced: r, r + P, r + 2P, ... replicated: all. owner: those whose token id lies in this rank's shard of a vocabulary of vocab_size
+    rows.
+    """
+    hot_indices = np.arange(len(hot_token_ids), dtype=np.int64)
+    if placement == "replicated":
+        return hot_indices
+    if placement == "balanced":
+        return hot_indices[group.rank :: group.size]
+    if placement == "owner":
+        start, stop = VocabShards(vocab_size, num_shards=group.size).range(group.rank)
+        return hot_indices[(hot_token_ids >= start) & (hot_token_ids < stop)]
+    raise OptionError(f"unknown placement '{placement}' of the hot rows.", advice=f"Use one of {', '.join(PLACEMENTS)}.")
+
+
+def best_candidates(scores: torch.Tensor, token_ids: torch.Tensor, num_candidates: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Best K columns of each row by (score descending, token id ascending).
+
+    scores: [N, R] float32. token_ids: [R] int64, all different -> scores [N, K] float32, token ids [N, K] int64; where R < K the rest is
+    -inf, NO_TOKEN_ID.
+    """
+    num_rows, num_columns = scores.shape
+    if num_columns <= num_candidates:
+        return sort_candidates(*_padded(scores, token_ids.expand(num_rows, -1), num_candidates))
+    # One value more than asked for shows whether a tie crosses the border; only then does the choice of columns depend on token ids.
+    values, columns = _top_values(scores, num_candidates + 1)
+    best, best_ids = sort_candidates(values[:, :-1], token_ids[columns[:, :-1]])
+    is_tied = values[:, -2] == values[:, -1]
+    if bool(is_tied.any()):
+        tied_rows = is_tied.nonzero().squeeze(1)
+        best[tied_rows], best_ids[tied_rows] = _resolve_ties(scores[tied_rows], token_ids, values[tied_rows, -1:], num_candidates)
+    return best, best_ids
+
+
+def sort_candidates(scores: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[N, C] each -> both in order of (score descending, token id ascending)."""
+    order = _sort_keys(scores, token_ids).sort(dim=-1, descending=True).indices
+    return scores.gather(-1, order), token_ids.gather(-1, order)
+
+
+def _merge(
+    group: RankGroup, best: torch.Tensor, token_ids: torch.Tensor, total: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """This rank's [N, K], [N, K], [N] -> the same over all ranks, in one all-gather of 32-bit words."""
+    num_candidates = best.shape[1]
+    packed = torch.cat([best.view(torch.int32), token_ids.int(), total.view(torch.int32).unsqueeze(1)], 1)  # [N, 2K + 1]
+    gathered = group.all_gather(packed)  # [P, N, 2K + 1]
+    scores = gathered[..., :num_candidates].view(torch.float32).transpose(0, 1).flatten(1)  # [N, P * K]
+    ids = gathered[..., num_candidates:-1].long().transpose(0, 1).flatten(1)
+    scores, ids = sort_candidates(scores, ids)
+    return scores[:, :num_candidates], ids[:, :num_candidates], torch.logsumexp(gathered[..., -1].view(torch.float32), 0)
+
+
+def _top_values(scores: torch.Tensor, num_values: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Largest values of each row and a column for each; which of several equal columns is undefined.
+
+    The largest values lie in the blocks with the largest maxima, and maxima are vectorised while a top-k is not.
+    """
+    num_rows, num_columns = scores.shape
+    num_blocks = num_columns // _BLOCK
+    if scores.device.type != "cpu" or scores.stride(-1) != 1 or num_columns < _MIN_BLOCKED or num_values >= num_blocks:
+        plain = scores.topk(num_values)
+        return plain.values, plain.indices
+    in_blocks = num_blocks * _BLOCK
+    blocks = scores[:, :in_blocks].view(num_rows, num_blocks, _BLOCK)  # [N, blocks, block]
+    chosen = blocks.amax(-1).topk(num_values, sorted=False).indices  # [N, K + 1]
+    values = blocks.gather(1, chosen.unsqueeze(-1).expand(-1, -1, _BLOCK)).flatten(1)
+    columns = (chosen.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK)).flatten(1)
+    if in_blocks < num_columns:
+        values = torch.cat([values, scores[:, in_blocks:]], 1)
+        columns = torch.cat([columns, torch.arange(in_blocks, num_columns).expand(num_rows, -1)], 1)
+    top = values.topk(num_values)
+    return top.values, columns.gather(1, top.indices)
+
+
+def _resolve_ties(
+    scores: torch.Tensor, token_ids: torch.Tensor, border: torch.Tensor, num_candidates: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Best K of rows in which the border value [n, 1] occurs on both sides of the border: everything at or above it takes part."""
+    row, column = (~(scores < border)).nonzero(as_tuple=True)  # row-major; NaN takes part too
+    values, ids = scores[row, column], token_ids[column]
+    order = _sort_keys(values, ids).sort(descending=True).indices
+    order = order[row[order].sort(stable=True).indices]  # rows in order again, best first inside each
+    counts = torch.bincount(row, minlength=len(scores))
+    starts = counts.cumsum(0) - counts
+    picked = order[starts.unsqueeze(1) + torch.arange(num_candidates, device=scores.device)]
+    return values[picked], ids[picked]
+
+
+def _sort_keys(scores: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    """int64 keys whose descending order is (score descending, token id ascending): the score's bits made to order as integers, above the
+    id's.
+    """
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0: equal scores get equal bits
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+    return (ordered << 32) | (NO_TOKEN_ID - token_ids)
+
+
+def _padded(scores: torch.Tensor, token_ids: torch.Tensor, num_candidates: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Columns of -inf and NO_TOKEN_ID up to K."""
+    # Padded candidates are -inf, not 0: a zero score would win when every real score is negative
+    shape = (scores.shape[0], num_candidates - scores.shape[1])
+    return (
+        torch.cat([scores, scores.new_full(shape, float("-inf"))], 1),
+        torch.cat([token_ids, token_ids.new_full(shape, NO_TOKEN_ID)], 1),
+    )
+
+
+def _read_filled(read_rows: RowReader, token_ids: np.ndarray) -> torch.Tensor:
+    """[R, D] in the reader's dtype. Starts as NaN, so that a row that the reader leaves out cannot pass for a weight."""
+    first = read_rows(token_ids[:_READ_ROWS])
+    weight = torch.full((len(token_ids), first.shape[1]), float("nan"), dtype=first.dtype, device=first.device)
+    for start in range(0, max(len(token_ids), 1), _READ_ROWS):
+        wanted = token_ids[start : start + _READ_ROWS]
+        rows = first if start == 0 else read_rows(wanted)
+        if rows.shape[0] != len(wanted):
+            raise CheckpointError(f"{len(wanted)} rows of the output head were asked for, {rows.shape[0]} came.")
+        weight[start : start + len(wanted)] = rows
+    is_unfilled = weight.isnan().any(1)
+    if bool(is_unfilled.any()):
+        first_bad = int(is_unfilled.nonzero()[0])
+        raise CheckpointError(
+            f"{int(is_unfilled.sum())} of {len(token_ids)} rows of the output head are not numbers.",
+            f"First: the row of token id {token_ids[first_bad]}.",
+            advice="The checkpoint is damaged: fetch it again.",
+        )
+    return weight
+
+
+def _plain_weight(linear: Linear) -> torch.Tensor:
+    """[R, D], read back from the packed layout if need be."""
+    return linear._weight.to_dense() if linear.is_packed else linear._weight

@@ -1,0 +1,208 @@
+"""The training run: batches, learning rate, optimiser steps, evaluation, checkpoints; goes on where it stopped."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from hothead.train import checkpoint
+from hothead.train.checkpoint import Progress
+from hothead.train.config import TrainEagleConfig
+from hothead.train.dataset import epoch_batches, fingerprint
+from hothead.train.evaluation import Evaluation, evaluate
+from hothead.train.examples import Example, ExampleSource
+from hothead.train.losses import distillation_loss
+from hothead.train.network import EagleHead, RotaryTables
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a callback sees. share_done: of the budget. evaluation: at checkpoints only."""
+
+    num_steps: int
+    share_done: float
+    epoch: int
+    cross_entropy: float
+    feature_loss: float
+    gradient_norm: float
+    learning_rate: float
+    tokens_per_s: float
+    elapsed_s: float
+    evaluation: Evaluation | None = None
+
+
+def train(
+    config: TrainEagleConfig,
+    network: EagleHead,
+    training: ExampleSource,
+    held_out: ExampleSource,
+    rotary: RotaryTables,
+    checkpoint_path: Path,
+    on_step: Callable[[StepReport], None],
+    measure: Callable[[EagleHead], dict[str, object]] | None = None,
+) -> Progress:
+    """Train until the budget is used up, from the checkpoint if there is one. KeyboardInterrupt saves and is raised again.
+
+    measure: further figures for each evaluation (such as tokens per step measured by the engine).
+    """
+    keep_freed_memory()
+    optimizer = make_optimizer(config, network)
+    run_key = _run_key(config, training, held_out)
+    progress = Progress()
+    if checkpoint_path.exists():
+        progress = checkpoint.load(checkpoint_path, network, optimizer, run_key)
+    started_s, saved_s = time.monotonic() - progress.elapsed_s, progress.elapsed_s
+    recent: list[torch.Tensor] = []
+    try:
+        while _share_done(config, progress) < 1:
+            batches = epoch_batches(training.documents, config.batch_tokens, training.num_steps, config.seed, progress.epoch)
+            while progress.batch_index < len(batches) and _share_done(config, progress) < 1:
+                example = training.load(batches[progress.batch_index])
+                rate = _learning_rate(config, progress)
+                step_started_s = time.monotonic()
+                parts, norm = optimiser_step(config, network, optimizer, example, training, rotary, rate)
+                progress.num_steps += 1
+                progress.batch_index += 1
+                num_tokens = int((example.num_after > 0).sum())
+                progress.num_tokens += num_tokens
+                now_s = time.monotonic()
+                progress.elapsed_s = now_s - started_s
+                is_last = _share_done(config, progress) >= 1
+                evaluation = None
+                if is_last or progress.elapsed_s - saved_s >= config.checkpoint_minutes * 60:
+                    evaluation = _evaluate(network, held_out, rotary, progress, measure)
+                    checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
+                    started_s += time.monotonic() - now_s  # evaluating is not training
+                    saved_s = progress.elapsed_s
+                on_step(
+                    StepReport(
+                        progress.num_steps,
+                        min(_share_done(config, progress), 1.0),
+                        progress.epoch,
+                        float(parts[0]),
+                        float(parts[1]),
+                        norm,
+                        rate,
+                        num_tokens / (now_s - step_started_s),
+                        progress.elapsed_s,
+                        evaluation,
+                    )
+                )
+            if progress.batch_index >= len(batches):
+                progress.epoch, progress.batch_index = progress.epoch + 1, 0
+    except KeyboardInterrupt:
+        checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
+        raise
+    return progress
+
+
+def make_optimizer(config: TrainEagleConfig, network: EagleHead) -> torch.optim.AdamW:
+    matrices = [parameter for parameter in network.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in network.parameters() if parameter.dim() == 1]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), eps=1e-8, fused=True)
+
+
+def optimiser_step(
+    config: TrainEagleConfig,
+    network: EagleHead,
+    optimizer: torch.optim.Optimizer,
+    example: Example,
+    source: ExampleSource,
+    rotary: RotaryTables,
+    learning_rate: float,
+) -> tuple[torch.Tensor, float]:
+    """One step. -> ([2] mean cross-entropy and feature loss over depths, gradient norm before clipping)."""
+    loss, parts = unrolled_loss(config, network, example, source, rotary)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = torch.nn.utils.clip_grad_norm_(network.parameters(), config.max_gradient_norm)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()
+    return parts, float(norm)
+
+
+def unrolled_loss(
+    config: TrainEagleConfig, network: EagleHead, example: Example, source: ExampleSource, rotary: RotaryTables
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss over all draft steps, weighted by depth -> (loss, [2] its weighted mean cross-entropy and feature loss)."""
+    num_rows = example.batch.num_response_rows
+    predicted = network.unroll(network.compute_weights(source.dtype), example.inputs, rotary, source.num_steps)
+    depth_weights = [config.depth_decay**step for step in range(source.num_steps)]
+    total = sum(depth_weights)
+    losses, sums = [], []
+    for step, features in enumerate(predicted):
+        ahead = slice(step + 1, num_rows + step + 1)
+        is_counted = (example.num_after > step).float()
+        scale = depth_weights[step] / total / is_counted.sum().clamp(min=1)
+        hot_indices = example.hot_indices[ahead]
+        # The target's distribution over hot tokens says little where its choice lies outside: such rows carry no cross-entropy.
+        token_weights = is_counted * (hot_indices >= 0) * scale
+        expected = example.expected_rows[ahead]
+        if config.hard_label_share > 0:
+            chosen_rows = source.hot_rows[hot_indices.clamp(min=0)].float()
+            expected = expected * (1 - config.hard_label_share) + chosen_rows * config.hard_label_share
+        loss, parts = distillation_loss(
+            features, source.hot_rows, expected, example.inputs.features[ahead], token_weights, is_counted * scale * config.feature_weight
+        )
+        losses.append(loss)
+        sums.append(parts)
+    return torch.stack(losses).sum(), torch.stack(sums).sum(0)
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to reuse large blocks instead of returning them to the system: page faults of every step's tensors cost as much as its arithmetic."""
+    try:
+        library = ctypes.CDLL(None)
+        m_trim_threshold, m_mmap_max = -1, -4
+        library.mallopt(m_mmap_max, 0)
+        library.mallopt(m_trim_threshold, 2**31 - 1)
+    except (OSError, AttributeError):
+        return  # another C library: slower, nothing else
+
+
+def _evaluate(
+    network: EagleHead,
+    held_out: ExampleSource,
+    rotary: RotaryTables,
+    progress: Progress,
+    measure: Callable[[EagleHead], dict[str, object]] | None,
+) -> Evaluation:
+    evaluation = evaluate(network, held_out, rotary)
+    figures = {"num_steps": progress.num_steps, "elapsed_s": progress.elapsed_s, "num_tokens": progress.num_tokens, **asdict(evaluation)}
+    if measure is not None:
+        figures |= measure(network)
+    progress.evaluations.append(figures)
+    return evaluation
+
+
+def _share_done(config: TrainEagleConfig, progress: Progress) -> float:
+    if config.num_steps is not None:
+        return progress.num_steps / config.num_steps
+    assert config.budget_minutes is not None
+    return progress.elapsed_s / (config.budget_minutes * 60)
+
+
+def _learning_rate(config: TrainEagleConfig, progress: Progress) -> float:
+    """Linear warm-up by steps, then half a cosine to zero over the budget."""
+    warm = min(1.0, (progress.num_steps + 1) / (config.warmup_steps + 1))
+    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * min(_share_done(config, progress), 1.0)))
+
+
+def _run_key(config: TrainEagleConfig, training: ExampleSource, held_out: ExampleSource) -> str:
+    """What must stay the same when a run goes on. Budget and intervals may change."""
+    fixed = ("num_unrolled", "batch_tokens", "seed", "hard_label_share", "feature_weight", "depth_decay")
+    content = {name: getattr(config, name) for name in fixed}
+    content["training"] = fingerprint(training.documents)
+    content["held_out"] = fingerprint(held_out.documents)
+    content["hot"] = hashlib.sha256(training.hot_token_ids.numpy().astype("<i8").tobytes()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

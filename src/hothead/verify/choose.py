@@ -1,0 +1,100 @@
+"""Which token the target itself takes: argmax(log p + noise), the coupled rule (after Daliri, Musco, Suresh, arXiv 2408.07978).
+
+p is the distribution after temperature and filters, and the noise depends on (seed, position, token id) only. The choice is thus a draw
+from p that is the same whatever was drafted: accepting exactly the draft tokens that equal it makes speculative output the plain output.
+Greedy is the same rule without noise. A drafter that perturbs its own scores with the same noise guesses the choice most often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hothead.config.sampling import SamplingParams
+from hothead.parallel.full_head import ShardedLogits
+from hothead.verify.filters import MIN_TEMPERATURE, filter_logits, is_filtered, scale_logits
+from hothead.verify.noise import distinct_gumbel
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """How one row of logits becomes a token.
+
+    seed: the request's resolved seed. position: the index in the request's sequence, prompt included, of the token that is chosen: logits
+    at index i choose the token at i + 1, and the nodes of a tree at equal depth share it. Greedy rows use neither.
+    """
+
+    sampling: SamplingParams
+    seed: int
+    position: int
+
+
+def choose_tokens(logits: ShardedLogits, rows: Sequence[ChoiceRow]) -> Tensor:
+    """The target's own choice for every row of logits.
+
+    logits.local: [M, R], shard of V; one ChoiceRow per row -> [M] int64, same on every rank. Of equal scores the lower token id wins. One
+    merge of a (score, token id) pair per rank and row; only rows with top-k, top-p or min-p are gathered before it.
+    """
+    assert logits.local.shape[0] == len(rows), (logits.local.shape, len(rows))
+    if all(row.sampling.is_greedy for row in rows):
+        return logits.argmax()
+    scores = scale_logits(logits.local, [row.sampling for row in rows])  # [M, R]
+    if scores is logits.local:
+        scores = scores.clone()
+    _cut_filtered_rows(scores, logits, rows)
+    _add_noise(scores, rows, _local_token_ids(logits))
+    return ShardedLogits(scores, logits.shards, logits.group).argmax()
+
+
+def draft_noise(rows: Sequence[ChoiceRow]) -> Callable[[Tensor], Tensor] | None:
+    """The noise that a drafter adds to its own scores to guess the target's choices; None where all rows are greedy.
+
+    rows: one per draft row, with the position of the token that is drafted. The callable takes token_ids [R] and gives [N, R] float32,
+    0 for greedy rows.
+    """
+    if all(row.sampling.is_greedy for row in rows):
+        return None
+
+    def noise(token_ids: Tensor) -> Tensor:
+        values = torch.zeros(len(rows), token_ids.numel(), dtype=torch.float32, device=token_ids.device)
+        _add_noise(values, rows, token_ids)
+        return values
+
+    return noise
+
+
+def inverse_temperatures(rows: Sequence[ChoiceRow], device: torch.device | None = None) -> Tensor | None:
+    """What a drafter's logits are multiplied by: [N] float32, 1 for greedy rows; None where it is 1 for all."""
+    values = [1.0 if row.sampling.is_greedy else 1.0 / max(row.sampling.temperature, MIN_TEMPERATURE) for row in rows]
+    if all(value == 1.0 for value in values):
+        return None
+    return torch.tensor(values, dtype=torch.float32, device=device)
+
+
+def _cut_filtered_rows(scores: Tensor, logits: ShardedLogits, rows: Sequence[ChoiceRow]) -> None:
+    """Put -inf into the local scores [M, R] where a filter cuts. Filters look at whole rows, so these rows are gathered."""
+    filtered_rows = [index for index, row in enumerate(rows) if is_filtered(row.sampling)]
+    if not filtered_rows:
+        return
+    index = torch.tensor(filtered_rows, dtype=torch.int64, device=scores.device)
+    full = filter_logits(logits.select(index).gather(), [rows[row].sampling for row in filtered_rows])  # [F, V], same on every rank
+    # Only the shard goes on: the choice itself is merged over ranks like any other, so that ranks cannot decide apart.
+    scores.index_copy_(0, index, full[:, logits.first_token_id : logits.first_token_id + scores.shape[1]])
+
+
+def _add_noise(scores: Tensor, rows: Sequence[ChoiceRow], token_ids: Tensor) -> None:
+    """Add each sampled row's noise to scores [N, R], in place; token_ids: [R]."""
+    sampled_rows = [index for index, row in enumerate(rows) if not row.sampling.is_greedy]
+    seeds = [rows[index].seed for index in sampled_rows]
+    positions = [rows[index].position for index in sampled_rows]
+    noise, noise_row_of = distinct_gumbel(seeds, positions, token_ids)
+    for index, noise_row in zip(sampled_rows, noise_row_of, strict=True):
+        scores[index].add_(noise[noise_row])
+
+
+def _local_token_ids(logits: ShardedLogits) -> Tensor:
+    first = logits.first_token_id
+    return torch.arange(first, first + logits.local.shape[1], dtype=torch.int64, device=logits.local.device)
