@@ -11,7 +11,18 @@ HEAVY = ("torch", "transformers", "pydantic", "tokenizers", "gguf", "safetensors
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["generate", "--help"], ["models", "--help"], ["generate", "x", "--tp", "0"], ["generat"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["generate", "--help"],
+        ["models", "--help"],
+        ["map", "inspect", "--help"],
+        ["train", "eagle", "--help"],
+        ["train", "eagle"],
+        ["generate", "x", "--tp", "0"],
+        ["generat"],
+    ],
 )
 def test_nothing_heavy_is_imported_for_help_and_refusals(arguments: list[str], source_path: dict[str, str]) -> None:
     found = f"[name for name in {HEAVY!r} if name in sys.modules]"

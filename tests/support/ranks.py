@@ -31,7 +31,8 @@ from hothead.errors import RankError
 from hothead.parallel.groups import ProcessGroupRanks, SingleRank
 
 TIMEOUT_S = 60.0
-GRACE_S = 0.5
+START_S = 120.0
+GRACE_S = 2.0
 """After an error, how long the other ranks' answers are waited for."""
 
 
@@ -41,22 +42,29 @@ def run_on_ranks(function: Callable[..., Any], size: int, *args: Any, timeout_s:
     """
     if size == 1:
         return [function(SingleRank(), *args)]
-    while len(_workers) < size:
-        _workers.append(_Worker())
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            for rank, worker in enumerate(_workers[:size]):
-                worker.connection.send_bytes(pickle.dumps((function, args, rank, size, str(Path(folder) / "meeting"), timeout_s)))
-            return _collect(_workers[:size], timeout_s)
-    except BaseException:
-        stop_ranks()  # the others wait for the rank that failed
-        raise
+    _workers.extend(_Worker() for _ in range(size - len(_workers)))
+    workers = _workers[:size]
+    for worker in workers:
+        worker.wait_until_ready()
+    with tempfile.TemporaryDirectory() as folder:
+        for rank, worker in enumerate(workers):
+            worker.send(pickle.dumps((function, args, rank, size, str(Path(folder) / "meeting"), timeout_s)))
+        try:
+            return _collect(workers, timeout_s)
+        finally:
+            if any(worker.is_busy for worker in workers):
+                stop_ranks()  # they may wait for a rank that failed
 
 
 def stop_ranks() -> None:
     """End all processes; a later call starts new ones."""
     while _workers:
         _workers.pop().stop()
+
+
+def process_ids() -> list[int]:
+    """Of the processes that stand ready."""
+    return [worker.process.pid or 0 for worker in _workers]
 
 
 class _Worker:
@@ -68,6 +76,25 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
+        self.is_ready = False
+        self.is_busy = False
+
+    def wait_until_ready(self) -> None:
+        """Importing torch is not part of a call's time."""
+        if not self.is_ready:
+            if not self.connection.poll(START_S):
+                raise TimeoutError(f"a process has not started after {START_S} s")
+            self.receive()
+            self.is_ready = True
+
+    def send(self, call: bytes) -> None:
+        self.is_busy = True
+        self.connection.send_bytes(call)
+
+    def receive(self) -> Any:
+        answer = pickle.loads(self.connection.recv_bytes())
+        self.is_busy = False
+        return answer
 
     def stop(self) -> None:
         self.process.kill()
@@ -108,7 +135,7 @@ def _collect(workers: list[_Worker], timeout_s: float) -> list[Any]:
 
 def _receive(worker: _Worker, rank: int, size: int) -> tuple[BaseException | None, Any]:
     try:
-        error, trace, result = pickle.loads(worker.connection.recv_bytes())
+        error, trace, result = worker.receive()
     except EOFError:
         worker.process.join()
         return ChildProcessError(f"rank {rank} of {size} died, exit code {worker.process.exitcode}"), None
@@ -119,6 +146,7 @@ def _receive(worker: _Worker, rank: int, size: int) -> tuple[BaseException | Non
 
 def _serve(connection: Connection) -> None:
     torch.set_num_threads(1)
+    connection.send_bytes(pickle.dumps("ready"))
     while True:
         try:
             call = connection.recv_bytes()

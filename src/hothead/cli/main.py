@@ -21,6 +21,7 @@ COMMANDS = {
     "generate": ("hothead.cli.generate:generate", "Generate text for one or more prompts."),
     "map": ("hothead.cli.map:map_group", "Say what a token map holds."),
     "models": ("hothead.cli.models:models", "List, fetch and describe models."),
+    "train": ("hothead.cli.train:train_group", "Train draft heads."),
 }
 
 

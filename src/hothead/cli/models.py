@@ -53,8 +53,8 @@ def pull(name: str, cache_dir: str | None) -> None:
 def show(model: str, is_json: bool, cache_dir: str | None) -> None:
     """Describe MODEL (a known name, a folder, a .gguf file or a hub id).
 
-    Family, sizes, vocabulary (real tokens, head rows, padding), type of the weights, and how the head is cut at each tp_size. A known name or a
-    hub id that is not here yet is fetched.
+    Family, sizes, vocabulary (real tokens, head rows, padding), type of the weights, and how the head is cut at each tp_size. A known name
+    or a hub id that is not here yet is fetched.
     """
     from hothead.models.catalog import describe_model, resolve_model
 

@@ -14,6 +14,11 @@ def note(text: str) -> None:
     print(f"Note: {text}", file=sys.stderr)
 
 
+def line(text: str) -> None:
+    """One line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def figures(text: str) -> None:
     """The line of figures at the end, dimmed on a terminal."""
     print(f"\033[2m{text}\033[0m" if sys.stderr.isatty() else text, file=sys.stderr)

@@ -14,10 +14,7 @@ def as_text(description: Mapping[str, Any], indent: str = "") -> str:
         if isinstance(value, Mapping):
             lines += [f"{indent}{key}:", as_text(value, indent + "  ")] if value else []
         elif _is_nested(value):
-            lines += [
-                f"{indent}{key}:",
-                *(f"{indent}  {', '.join(f'{name} {_shown(one, thousands="")}' for name, one in row.items())}" for row in value),
-            ]
+            lines += [f"{indent}{key}:", *(f"{indent}  {_row(row)}" for row in value)]
         else:
             lines.append(f"{indent}{f'{key}:':<{width}} {_shown(value)}")
     return "\n".join(lines)
@@ -26,6 +23,10 @@ def as_text(description: Mapping[str, Any], indent: str = "") -> str:
 def _is_nested(value: Any) -> bool:
     """A mapping, or a table: a list of mappings."""
     return isinstance(value, Mapping) or (isinstance(value, list) and bool(value) and all(isinstance(row, Mapping) for row in value))
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_shown(value, thousands='')}" for name, value in row.items())
 
 
 def _shown(value: Any, thousands: str = ",") -> str:

@@ -130,12 +130,15 @@ class StreamDecoder:
         the beginning of a text differently."""
         self._num_released = 0
         """How many of them have been handed out."""
+        self._is_in_byte_run = False
 
     def push(self, token_id: int) -> str:
         """New final text, "" while there is none."""
         self._token_ids.append(token_id)
+        if not self._gives_nothing(token_id):
+            self._is_in_byte_run = self._tokenizer.is_byte_token(token_id)
         text = self._new_text()
-        if not text or text.endswith(_REPLACEMENT) or self._tokenizer.is_byte_token(token_id):
+        if not text or text.endswith(_REPLACEMENT) or self._is_in_byte_run:
             return ""
         self._token_ids = self._token_ids[self._num_released :]
         self._num_released = len(self._token_ids)
@@ -146,6 +149,11 @@ class StreamDecoder:
         text = self._new_text()
         self._num_released = len(self._token_ids)
         return text
+
+    def _gives_nothing(self, token_id: int) -> bool:
+        """Such a token does not even end a run of byte tokens."""
+        is_skipped = self._skips_special and token_id in self._tokenizer.special_token_ids
+        return is_skipped or self._tokenizer.backend.id_to_token(token_id) is None
 
     def _new_text(self) -> str:
         released = self._tokenizer.decode(self._token_ids[: self._num_released], self._skips_special)

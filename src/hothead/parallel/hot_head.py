@@ -31,6 +31,7 @@ Noise = Callable[[torch.Tensor], torch.Tensor]
 _READ_ROWS = 4096
 _MIN_BLOCKED = 4096
 _BLOCK = 64
+_SPARE_VALUES = 8
 
 
 @dataclass(frozen=True)
@@ -155,13 +156,14 @@ def best_candidates(scores: torch.Tensor, token_ids: torch.Tensor, num_candidate
     num_rows, num_columns = scores.shape
     if num_columns <= num_candidates:
         return sort_candidates(*_padded(scores, token_ids.expand(num_rows, -1), num_candidates))
-    # One value more than asked for shows whether a tie crosses the border; only then does the choice of columns depend on token ids.
-    values, columns = _top_values(scores, num_candidates + 1)
-    best, best_ids = sort_candidates(values[:, :-1], token_ids[columns[:, :-1]])
-    is_tied = values[:, -2] == values[:, -1]
-    if bool(is_tied.any()):
-        tied_rows = is_tied.nonzero().squeeze(1)
-        best[tied_rows], best_ids[tied_rows] = _resolve_ties(scores[tied_rows], token_ids, values[tied_rows, -1:], num_candidates)
+    # Some more values than asked for: as long as the last one is below the K-th, every column that ties with the K-th is among them.
+    values, columns = _top_values(scores, min(num_candidates + _SPARE_VALUES, num_columns))
+    best, best_ids = sort_candidates(values, token_ids[columns])
+    best, best_ids = best[:, :num_candidates], best_ids[:, :num_candidates]
+    is_cut = values[:, num_candidates - 1] == values[:, -1]
+    if bool(is_cut.any()):
+        rows = is_cut.nonzero().squeeze(1)
+        best[rows], best_ids[rows] = _resolve_ties(scores[rows], token_ids, values[rows, -1:], num_candidates)
     return best, best_ids
 
 
@@ -209,7 +211,7 @@ def _top_values(scores: torch.Tensor, num_values: int) -> tuple[torch.Tensor, to
 def _resolve_ties(
     scores: torch.Tensor, token_ids: torch.Tensor, border: torch.Tensor, num_candidates: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Best K of rows in which the border value [n, 1] occurs on both sides of the border: everything at or above it takes part."""
+    """Best K of rows in which too many columns equal the K-th value, border [n, 1]: everything at or above it takes part."""
     row, column = (~(scores < border)).nonzero(as_tuple=True)  # row-major; NaN takes part too
     values, ids = scores[row, column], token_ids[column]
     order = _sort_keys(values, ids).sort(descending=True).indices

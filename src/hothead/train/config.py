@@ -9,6 +9,9 @@ from hothead.config.option import Options, option
 from hothead.errors import OptionError
 
 
+DEFAULT_BUDGET_MINUTES = 55.0
+
+
 @dataclass(frozen=True)
 class TrainEagleConfig(Options):
     """What to train on, for how long, and with which loss."""
@@ -36,7 +39,7 @@ class TrainEagleConfig(Options):
         None, flags=("--token-map", "--map"), help="Token map to train over (default: counted on the responses).", metavar="FILE"
     )
     budget_minutes: float | None = option(
-        None, flags=("--budget-minutes",), help="Train for this long; the learning rate falls to zero over it.", gt=0.0
+        None, flags=("--budget-minutes",), help="Train for this long (default: 55); the learning rate falls to zero over it.", gt=0.0
     )
     num_steps: int | None = option(
         None, flags=("--num-steps",), help="Train for so many optimiser steps (instead of --budget-minutes).", ge=1
@@ -63,6 +66,11 @@ class TrainEagleConfig(Options):
     seed: int = option(0, flags=("--seed",), help="Seed of initial weights and data order.", ge=0)
     num_threads: int | None = option(None, flags=("--threads",), help="CPU threads (default: all cores).", ge=1)
 
+    @property
+    def budget_s(self) -> float:
+        """Seconds of training where no number of steps is given."""
+        return 60 * (DEFAULT_BUDGET_MINUTES if self.budget_minutes is None else self.budget_minutes)
+
     def check(self) -> None:
         if self.responses is not None and self.prompts is not None:
             raise OptionError(
@@ -72,4 +80,10 @@ class TrainEagleConfig(Options):
         if self.budget_minutes is not None and self.num_steps is not None:
             raise OptionError(
                 f"{self.said('budget_minutes')} and {self.said('num_steps')} exclude each other.", advice="Give one of them."
+            )
+        if self.max_length + self.num_unrolled > self.batch_tokens:
+            raise OptionError(
+                f"A response of {self.said('max_length')} does not fit a batch of {self.said('batch_tokens')} with "
+                f"{self.num_unrolled} rows of padding.",
+                advice=f"Use {self.label('batch_tokens')} {self.max_length + self.num_unrolled} or more.",
             )

@@ -46,16 +46,14 @@ class Document:
 class Batch:
     """Packed documents. N response rows (padding at the end), M rows in all (response rows, then context rows), B documents.
 
-    next_token_ids: [M] int64, the token at i + 1; positions: [M] int64. row_documents: [M] int64 index into `documents`, -1 for padding;
-    feature_rows: [M] int64, i again but as a row of the document's features, 0 for padding.
-    num_after: [N] int64, response rows of the same document behind each row (-1 for padding): the loss of draft step s counts where num_after > s.
+    documents: their indices. next_token_ids: [M] int64, the token at i + 1; positions: [M] int64, i. The four tuples have one entry per document: how
+    many rows of each kind it has, and where they start. num_after: [N] int64, response rows of the same document behind each row (-1 for padding): the loss of draft step s counts where num_after > s.
     """
 
     documents: tuple[int, ...]
     num_response_rows: int
     next_token_ids: IntArray
     positions: IntArray
-    row_documents: IntArray
     num_after: IntArray
     context_lengths: tuple[int, ...]
     response_lengths: tuple[int, ...]
@@ -109,8 +107,33 @@ def _parse(line: bytes, where: str, vocab_size: int) -> Document:
     return Document(tuple(sides[0]), tuple(sides[1]))
 
 
-def split_held_out(documents: Sequence[Document], num_held_out: int) -> tuple[list[Document], list[Document]]:
-    """(training, held out). Chosen by the hash of the prompt, so that the same prompt never lies on both sides and the order of the file is no matter."""
+def read_prompts(path: Path) -> list[str]:
+    """The `prompt` of each line of a JSONL file. Raises DataError with the line for anything else."""
+    prompts = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    prompt = json.loads(line)["prompt"]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise DataError(f"{path}, line {number}: not a prompt ({error}).", advice="Each line is an object with a prompt.") from error
+                if not isinstance(prompt, str) or not prompt:
+                    raise DataError(f"{path}, line {number}: the prompt is not a text, or empty.", advice="Each line is an object with a prompt.")
+                prompts.append(prompt)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"Prompts '{path}' cannot be read: {error}.", advice="Give a JSONL file.") from error
+    if not prompts:
+        raise DataError(f"'{path}' has no prompts.", advice="Each line is an object with a prompt.")
+    return prompts
+
+
+def split_held_out(documents: Sequence[Document], num_held_out: int) -> tuple[list[int], list[int]]:
+    """Indices of (training, held out) documents.
+
+    Chosen by the hash of the prompt, so that a prompt never lies on both sides and the order of the file does not matter.
+    """
     by_prompt: dict[bytes, list[int]] = {}
     for index, document in enumerate(documents):
         by_prompt.setdefault(hashlib.sha256(np.asarray(document.prompt_token_ids, "<i4").tobytes()).digest(), []).append(index)
@@ -123,7 +146,7 @@ def split_held_out(documents: Sequence[Document], num_held_out: int) -> tuple[li
         raise DataError(
             f"{len(documents)} responses are too few to keep {num_held_out} for evaluation.", advice="Give more, or a smaller --num-held-out."
         )
-    return [one for index, one in enumerate(documents) if index not in held_out], [documents[index] for index in sorted(held_out)]
+    return [index for index in range(len(documents)) if index not in held_out], sorted(held_out)
 
 
 def fingerprint(documents: Sequence[Document]) -> str:
@@ -137,10 +160,11 @@ def fingerprint(documents: Sequence[Document]) -> str:
 def epoch_batches(documents: Sequence[Document], batch_rows: int, margin: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
     """Document indices of each batch of one epoch: the same for the same seed, similar lengths together, batches in random order.
 
-    Response rows of a batch, and `margin` rows of padding after them, fit batch_rows; a longer document is left out.
+    Response rows of a batch, and `margin` rows of padding after them, fit batch_rows, and so must every single document.
     """
     random = np.random.default_rng([seed, epoch])
     lengths = np.array([document.num_response_rows for document in documents])
+    assert lengths.max() + margin <= batch_rows, (int(lengths.max()), margin, batch_rows)
     totals = np.array([len(document.token_ids) for document in documents])
     order = random.permutation(len(documents))
     batches: list[tuple[int, ...]] = []
@@ -155,8 +179,6 @@ def _fill(order: IntArray, lengths: IntArray, capacity: int) -> Iterator[tuple[i
     num_rows = 0
     for index in order.tolist():
         length = int(lengths[index])
-        if length > capacity:
-            continue
         if num_rows + length > capacity:
             yield tuple(current)
             current, num_rows = [], 0
@@ -175,7 +197,6 @@ def pack(documents: Sequence[Document], chosen: Sequence[int], batch_rows: int, 
     assert num_used + margin <= batch_rows, (num_used, margin, batch_rows)
     num_rows = batch_rows + -(-max(sum(context_lengths), margin + 1) // multiple) * multiple
     next_token_ids, positions = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
-    row_documents = np.full(num_rows, -1, np.int64)
     num_after = np.full(batch_rows, -1, np.int64)
     response_starts, context_starts = [], []
     response_start, context_start = 0, batch_rows
@@ -185,7 +206,6 @@ def pack(documents: Sequence[Document], chosen: Sequence[int], batch_rows: int, 
         for start, first, length in ((response_start, num_context, num_response), (context_start, 0, num_context)):
             next_token_ids[start : start + length] = token_ids[first + 1 : first + 1 + length]
             positions[start : start + length] = np.arange(first, first + length)
-            row_documents[start : start + length] = place
         num_after[response_start : response_start + num_response] = np.arange(num_response - 1, -1, -1)
         response_starts.append(response_start)
         context_starts.append(context_start)
@@ -196,7 +216,6 @@ def pack(documents: Sequence[Document], chosen: Sequence[int], batch_rows: int, 
         batch_rows,
         next_token_ids,
         positions,
-        row_documents,
         num_after,
         context_lengths,
         response_lengths,

@@ -15,23 +15,28 @@ import torch
 from hothead.errors import OutputError
 from hothead.train.attention import AttentionLayout
 from hothead.train.dataset import Batch, Document, fingerprint, pack
-from hothead.train.features import FeatureCache, HiddenStates
+from hothead.train.features import FeatureRows, HiddenStates
 from hothead.train.losses import expected_head_rows
 from hothead.train.network import HeadShape, RotaryTables, UnrollInputs
 
 
 @dataclass(frozen=True)
 class FrozenTarget:
-    """What training needs of the target. embedding, head: [V, D] (the same tensor where they are tied); hidden_states: see `features.HiddenStates`;
-    config: the Hugging Face style configuration that the head's own starts from."""
+    """What training needs of the target.
+
+    weights_fingerprint: changes whenever the weights do; names cached features. embedding, head: [V, D], the same tensor where they are tied. rotary: tables of the head's own rotary embedding for so many positions.
+    hidden_states: see `features.HiddenStates`. eos_token_ids are always in the hot vocabulary. config: what the head's config.json takes over.
+    """
 
     name: str
     tokenizer_fingerprint: str
+    weights_fingerprint: str
     shape: HeadShape
     embedding: torch.Tensor
     head: torch.Tensor
     rotary: Callable[[int, torch.dtype], RotaryTables]
     hidden_states: HiddenStates
+    eos_token_ids: tuple[int, ...]
     config: dict[str, object]
 
     @property
@@ -60,7 +65,7 @@ class ExampleSource:
     def __init__(
         self,
         documents: Sequence[Document],
-        features: FeatureCache,
+        features: FeatureRows,
         target: FrozenTarget,
         hot_token_ids: npt.NDArray[np.int64],
         scales: Scales,
@@ -157,9 +162,9 @@ class Scales:
     feature: float
 
     @staticmethod
-    def measure(target: FrozenTarget, features: FeatureCache, documents: Sequence[Document], num_documents: int = 64) -> Scales:
+    def measure(target: FrozenTarget, features: FeatureRows, documents: Sequence[Document], num_documents: int = 64) -> Scales:
         token_ids = torch.tensor([token_id for document in documents[:num_documents] for token_id in document.token_ids])
-        bits = np.concatenate([np.asarray(features.document(index)) for index in range(min(num_documents, features.num_documents))])
+        bits = np.concatenate([np.asarray(features.document(index)) for index in range(min(num_documents, len(documents)))])
         raw = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
         return Scales(_power_of_two(target.embedding[token_ids]), _power_of_two(raw))
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,26 @@ SHARD_DOCUMENTS = 256
 
 HiddenStates = Callable[[Sequence[Sequence[int]]], torch.Tensor]
 """Whole sequences -> [N, D], the target's hidden states after its final norm, one sequence after the other."""
+
+
+class FeatureRows(Protocol):
+    """Features by document: the cache itself, or some documents of it."""
+
+    def document(self, index: int) -> npt.NDArray[np.uint16]:
+        """[tokens, D] bfloat16 bits of one document."""
+        ...
+
+
+@dataclass(frozen=True)
+class FeatureSubset:
+    """Some documents of a cache, numbered anew."""
+
+    cache: FeatureRows
+    indices: Sequence[int]
+
+    def document(self, index: int) -> npt.NDArray[np.uint16]:
+        """[tokens, D] bfloat16 bits of one document."""
+        return self.cache.document(self.indices[index])
 
 
 class FeatureCache:
@@ -88,6 +110,8 @@ def _write_shard(path: Path, documents: Sequence[Document], hidden_states: Hidde
             np.save(file, np.concatenate([parts[index] for index in range(len(documents))]))
         temporary.replace(path)
     except OSError as error:
-        raise OutputError(f"Features cannot be written to '{path.parent}': {error.strerror or error}.", advice="Free disk space or give another --output.") from error
+        raise OutputError(
+            f"Features cannot be written to '{path.parent}': {error.strerror or error}.", advice="Free disk space or give another --output."
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)

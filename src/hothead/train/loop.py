@@ -47,11 +47,11 @@ def train(
     rotary: RotaryTables,
     checkpoint_path: Path,
     on_step: Callable[[StepReport], None],
-    measure: Callable[[EagleHead], dict[str, object]] | None = None,
+    on_evaluation: Callable[[Progress], dict[str, object]] | None = None,
 ) -> Progress:
     """Train until the budget is used up, from the checkpoint if there is one. KeyboardInterrupt saves and is raised again.
 
-    measure: further figures for each evaluation (such as tokens per step measured by the engine).
+    on_evaluation: called with each evaluation (the last of `progress.evaluations`) before its checkpoint; what it returns is added to its figures.
     """
     keep_freed_memory()
     optimizer = make_optimizer(config, network)
@@ -78,7 +78,7 @@ def train(
                 is_last = _share_done(config, progress) >= 1
                 evaluation = None
                 if is_last or progress.elapsed_s - saved_s >= config.checkpoint_minutes * 60:
-                    evaluation = _evaluate(network, held_out, rotary, progress, measure)
+                    evaluation = _evaluate(network, held_out, rotary, progress, on_evaluation)
                     checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
                     started_s += time.monotonic() - now_s  # evaluating is not training
                     saved_s = progress.elapsed_s
@@ -175,21 +175,20 @@ def _evaluate(
     held_out: ExampleSource,
     rotary: RotaryTables,
     progress: Progress,
-    measure: Callable[[EagleHead], dict[str, object]] | None,
+    on_evaluation: Callable[[Progress], dict[str, object]] | None,
 ) -> Evaluation:
     evaluation = evaluate(network, held_out, rotary)
     figures = {"num_steps": progress.num_steps, "elapsed_s": progress.elapsed_s, "num_tokens": progress.num_tokens, **asdict(evaluation)}
-    if measure is not None:
-        figures |= measure(network)
     progress.evaluations.append(figures)
+    if on_evaluation is not None:
+        figures |= on_evaluation(progress)
     return evaluation
 
 
 def _share_done(config: TrainEagleConfig, progress: Progress) -> float:
     if config.num_steps is not None:
         return progress.num_steps / config.num_steps
-    assert config.budget_minutes is not None
-    return progress.elapsed_s / (config.budget_minutes * 60)
+    return progress.elapsed_s / config.budget_s
 
 
 def _learning_rate(config: TrainEagleConfig, progress: Progress) -> float:

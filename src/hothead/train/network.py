@@ -151,7 +151,7 @@ class EagleHead(nn.Module):
                 hidden = token_part + F.linear(predicted[-1], weights.fuse_feature)
                 heads = F.linear(hidden, weights.qkv).view(num_rows, -1, shape.head_dim)  # [N, Hq + 2 Hkv, Dh]
                 queries_keys, values = heads.split([shape.num_heads + shape.num_kv_heads, shape.num_kv_heads], 1)
-                queries_keys = rotary.rotate(queries_keys, self._positions_at(inputs, step))
+                queries_keys = rotary.rotate(queries_keys, inputs.positions[:num_rows] + step)
                 queries, keys = queries_keys.split([shape.num_heads, shape.num_kv_heads], 1)
                 step_keys.append(keys.transpose(0, 1).contiguous())
                 step_values.append(values.transpose(0, 1).contiguous())
@@ -163,11 +163,6 @@ class EagleHead(nn.Module):
             hidden = hidden + F.linear(F.silu(gate) * up, weights.down)
             predicted.append(hidden)
         return predicted
-
-    @staticmethod
-    def _positions_at(inputs: UnrollInputs, step: int) -> torch.Tensor:
-        """The root's position + step. Rows at the end of a document would otherwise take positions of the next one."""
-        return (inputs.positions[: inputs.layout.num_rows] + step).clamp(max=10**9)
 
     def export_state(self, embedding_rms: float, feature_rms: float) -> dict[str, torch.Tensor]:
         """Weights for the target's own features and embeddings instead of unit ones, float32, by the checkpoint's names.

@@ -41,10 +41,7 @@ def choose_tokens(logits: ShardedLogits, rows: Sequence[ChoiceRow]) -> Tensor:
     assert logits.local.shape[0] == len(rows), (logits.local.shape, len(rows))
     if all(row.sampling.is_greedy for row in rows):
         return logits.argmax()
-    scores = scale_logits(logits.local, [row.sampling for row in rows])  # [M, R]
-    if scores is logits.local:
-        scores = scores.clone()
-    _cut_filtered_rows(scores, logits, rows)
+    scores = _filtered_scores(logits, [row.sampling for row in rows])
     _add_noise(scores, rows, _local_token_ids(logits))
     return ShardedLogits(scores, logits.shards, logits.group).argmax()
 
@@ -74,15 +71,21 @@ def inverse_temperatures(rows: Sequence[ChoiceRow], device: torch.device | None 
     return torch.tensor(values, dtype=torch.float32, device=device)
 
 
-def _cut_filtered_rows(scores: Tensor, logits: ShardedLogits, rows: Sequence[ChoiceRow]) -> None:
-    """Put -inf into the local scores [M, R] where a filter cuts. Filters look at whole rows, so these rows are gathered."""
-    filtered_rows = [index for index, row in enumerate(rows) if is_filtered(row.sampling)]
-    if not filtered_rows:
-        return
-    index = torch.tensor(filtered_rows, dtype=torch.int64, device=scores.device)
-    full = filter_logits(logits.select(index).gather(), [rows[row].sampling for row in filtered_rows])  # [F, V], same on every rank
+def _filtered_scores(logits: ShardedLogits, samplings: Sequence[SamplingParams]) -> Tensor:
+    """Local logits [M, R] after temperature and filters: float32, a new tensor. Filters see whole rows, so filtered rows are gathered."""
+    filtered_rows = [row for row, sampling in enumerate(samplings) if is_filtered(sampling)]
     # Only the shard goes on: the choice itself is merged over ranks like any other, so that ranks cannot decide apart.
-    scores.index_copy_(0, index, full[:, logits.first_token_id : logits.first_token_id + scores.shape[1]])
+    shard = slice(logits.first_token_id, logits.first_token_id + logits.local.shape[1])
+    if len(filtered_rows) == len(samplings):
+        return filter_logits(logits.gather(), samplings)[:, shard]
+    scores = scale_logits(logits.local, samplings)
+    if scores is logits.local:
+        scores = scores.clone()
+    if filtered_rows:
+        index = torch.tensor(filtered_rows, dtype=torch.int64, device=scores.device)
+        full = filter_logits(logits.select(index).gather(), [samplings[row] for row in filtered_rows])  # [F, V], same on every rank
+        scores.index_copy_(0, index, full[:, shard])
+    return scores
 
 
 def _add_noise(scores: Tensor, rows: Sequence[ChoiceRow], token_ids: Tensor) -> None:

@@ -75,10 +75,10 @@ def _cut(scores: Tensor, samplings: Sequence[SamplingParams]) -> Tensor:
         cut = scores.clone()
     for row, sampling in enumerate(samplings):
         if sampling.min_p > 0.0:
-            # Row by row: with a plain number as limit this is many times faster than a mask. What is above the number before the floor stays.
+            # Row by row: with one number as limit this is many times faster than a mask. What is above the number before the floor stays.
             floor = scores[row].amax() + math.log(sampling.min_p)
             below_floor = torch.nextafter(floor, torch.full_like(floor, -math.inf))
-            functional.threshold_(cut[row], float(below_floor), -math.inf)
+            functional.threshold(cut[row], float(below_floor), -math.inf, inplace=True)
     return cut
 
 

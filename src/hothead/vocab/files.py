@@ -115,14 +115,20 @@ def _missing(path: Path) -> HotMapError:
 
 
 def _decode(data: bytes) -> StoredMap:
+    # First: the length that opens a safetensors file can look like the magic number of a pickle.
+    header_bytes = int.from_bytes(data[:8], "little")
+    if data[8:9] == b"{" and header_bytes <= len(data) - 8:
+        return _decode_ours(data, data[8 : 8 + header_bytes])
     if data.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
         content = read_torch_file(data)
         if not isinstance(content, list | tuple | np.ndarray):
             keys = f" with the keys {', '.join(map(str, list(content)[:5]))!s:.200}" if isinstance(content, dict) else ""
             raise HotMapError(f"it holds a {type(content).__name__}{keys}, not a list or tensor of token ids.")
         return StoredMap(content, provenance={"format": "pt"})
-    if len(data) > 8 and data[8:9] == b"{":
-        return _decode_ours(data)
+    if data[8:9] == b"{":
+        raise HotMapError(
+            f"it is a safetensors file whose end is missing: its header alone has {header_bytes} bytes, the file {len(data)}."
+        )
     if data.startswith(b"version https://git-lfs"):
         raise HotMapError("it is a Git LFS pointer, not the file itself.", advice="Fetch the content: git lfs pull.")
     raise HotMapError(
@@ -149,10 +155,9 @@ def _encode(stored: StoredMap, token_ids: npt.NDArray[np.int64]) -> bytes:
     return save(tensors, metadata)
 
 
-def _decode_ours(data: bytes) -> StoredMap:
+def _decode_ours(data: bytes, header: bytes) -> StoredMap:
     tensors = load(data)
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    metadata = header.get("__metadata__") or {}
+    metadata = json.loads(header).get("__metadata__") or {}
     if metadata.get("format") != FORMAT:
         raise HotMapError(
             f"it is a safetensors file without hothead's token map (tensors: {', '.join(sorted(tensors)[:5])!s:.200}).",

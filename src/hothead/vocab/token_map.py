@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -220,11 +220,11 @@ def _check_counts(values: npt.ArrayLike, size: int) -> IntArray:
 
 def _as_integers(values: npt.ArrayLike, what: str) -> IntArray:
     """A 1-D int64 copy of whole numbers that are stored as such."""
-    if isinstance(values, Sequence) and not isinstance(values, str | bytes):
+    if isinstance(values, list | tuple):
         for position, value in enumerate(values):
             # numpy would turn [1, 2.0] into floats and [1, True] into integers, and the culprit would be lost.
             if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-                raise HotMapError(f"{what} must be integers, but the one at hot index {position} is {_describe(value)}.")
+                raise HotMapError(f"{what} must be a list of integers (1-D), but the one at hot index {position} is {_describe(value)}.")
             if not -(2**63) <= value < 2**63:
                 raise HotMapError(f"{what} must fit 64 bits, but the one at hot index {position} has {int(value).bit_length()}.")
     try:

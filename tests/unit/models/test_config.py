@@ -164,7 +164,9 @@ def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], exp
     assert "tiny" in str(caught.value)
 
 
-@pytest.mark.parametrize("changes", [{"attention_bias": True}, {"mlp_bias": True}, {"layer_types": ["full_attention"] * 4, "sliding_window": 8}])
+@pytest.mark.parametrize(
+    "changes", [{"attention_bias": True}, {"mlp_bias": True}, {"layer_types": ["full_attention"] * 4, "sliding_window": 8}]
+)
 def test_contradictions_within_a_family(changes: dict[str, Any]) -> None:
     with pytest.raises(ModelConfigError):
         read("mistral", **changes)
@@ -193,7 +195,7 @@ def test_rotary_embeddings_that_are_refused(changes: dict[str, Any], expected: s
 
 
 def test_old_and_new_spelling_of_the_rotary_embedding_are_the_same() -> None:
-    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     old = read(rope_theta=5e5, rope_scaling=scaling)
     assert old.rope == read(rope_parameters={**scaling, "rope_theta": 5e5}).rope
     assert old.rope.theta == 5e5
@@ -209,7 +211,7 @@ def test_a_folder_is_read_with_its_generation_configuration(tmp_path: Path) -> N
 @pytest.mark.parametrize("content", ["{", "[1]", "\ud800"])
 def test_a_damaged_configuration_file(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_bytes(content.encode("utf-8", "surrogatepass"))
-    with pytest.raises(ModelConfigError, match="config.json"):
+    with pytest.raises(ModelConfigError, match=r"config\.json"):
         load_config(tmp_path)
 
 
@@ -257,7 +259,8 @@ def write_gguf(path: Path, architecture: str = "llama", tensors: dict[str, np.nd
 
 
 def test_a_gguf_file_is_read(tmp_path: Path) -> None:
-    config = load_config(write_gguf(tmp_path / "m.gguf", rope__freq_base=5e5, tokenizer__ggml__eot_token_id=5, tokenizer__ggml__bos_token_id=1))
+    fields = {"rope__freq_base": 5e5, "tokenizer__ggml__eot_token_id": 5, "tokenizer__ggml__bos_token_id": 1}
+    config = load_config(write_gguf(tmp_path / "m.gguf", **fields))
     assert (config.family, config.vocab_size, config.head_dim, config.num_kv_heads) == ("llama", 320, 16, 2)
     assert config.rope.theta == 5e5
     assert config.eos_token_ids == (2, 5)
@@ -312,6 +315,7 @@ def test_reading_a_configuration_does_not_import_torch(tmp_path: Path, source_pa
 
     (tmp_path / "config.json").write_text(json.dumps(tiny()))
     write_gguf(tmp_path / "m.gguf")
-    code = "import sys; from hothead.models.config import load_config; load_config(sys.argv[1]); load_config(sys.argv[2]); print('torch' in sys.modules)"
+    code = "import sys; from hothead.models.config import load_config as load; load(sys.argv[1]); load(sys.argv[2]); "
+    code += "print('torch' in sys.modules)"
     command = [sys.executable, "-c", code, str(tmp_path), str(tmp_path / "m.gguf")]
     assert subprocess.run(command, capture_output=True, text=True, check=True, env=source_path).stdout.strip() == "False"

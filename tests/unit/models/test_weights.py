@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from hothead.errors import CheckpointError
+from hothead.models.catalog import CATALOG, model_folder
+from hothead.models.config import load_config
 from hothead.models.weights import base, open_weights
 from hothead.models.weights.accounting import account
 from hothead.models.weights.decode import QUANTIZED
@@ -87,7 +90,9 @@ row_cuts = st.one_of(
     st.tuples(st.integers(0, ROWS), st.integers(0, ROWS)).map(lambda ends: slice(min(ends), max(ends))),
     st.lists(st.integers(0, ROWS - 1), max_size=20).map(lambda ids: np.array(ids, np.int64)),
 )
-column_cuts = st.one_of(st.none(), st.tuples(st.integers(0, COLUMNS), st.integers(0, COLUMNS)).map(lambda ends: slice(min(ends), max(ends))))
+column_cuts = st.one_of(
+    st.none(), st.tuples(st.integers(0, COLUMNS), st.integers(0, COLUMNS)).map(lambda ends: slice(min(ends), max(ends)))
+)
 
 
 def cut(whole: torch.Tensor, rows: Any, columns: slice | None) -> torch.Tensor:
@@ -199,7 +204,7 @@ def test_a_damaged_header_entry(tmp_path: Path, entry: dict[str, Any]) -> None:
 def test_folders_and_files_that_hold_no_weights(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file"):
         open_weights(tmp_path / "absent")
-    with pytest.raises(CheckpointError, match="no model.safetensors"):
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
         open_weights(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"pytorch_model\.bin[\s\S]*Convert"):
@@ -437,3 +442,24 @@ def test_a_stored_copy_of_a_tied_head_is_passed_over(tmp_path: Path) -> None:
     account(source, {"a": (1,)}, has_tied_head=True)
     with pytest.raises(CheckpointError, match="lm_head"):
         account(source, {"a": (1,)})
+
+
+@pytest.mark.real_model
+def test_the_default_models_rows_equal_the_librarys_reader() -> None:
+    named = os.environ.get("HOTHEAD_TEST_MODEL")
+    path = Path(named) if named else model_folder("smollm2-135m-instruct") / CATALOG["smollm2-135m-instruct"].file.file_name
+    if not path.is_file():
+        pytest.skip("the default model is not here: hothead models pull smollm2-135m-instruct")
+    source = open_weights(path)
+    account(source, load_config(path).tensor_shapes(), has_tied_head=True)
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+
+    def whole(name: str) -> torch.Tensor:
+        return torch.from_numpy(np.array(gguf.dequantize(tensors[name].data, tensors[name].tensor_type)))
+
+    token_ids = np.array([49151, 0, 17, 30000])
+    assert torch.equal(source.read("model.embed_tokens.weight", token_ids), whole("token_embd.weight")[torch.from_numpy(token_ids)])
+    down = source.read("model.layers.29.mlp.down_proj.weight", dtype=torch.bfloat16)
+    assert torch.equal(down, whole("blk.29.ffn_down.weight").bfloat16())
+    expected = whole("blk.7.attn_k.weight").reshape(3, 32, 2, 576).transpose(1, 2).reshape(192, 576)
+    assert torch.equal(source.read("model.layers.7.self_attn.k_proj.weight", slice(64, 128)), expected[64:128])

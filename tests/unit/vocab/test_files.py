@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -37,6 +38,17 @@ def test_our_format_keeps_everything(tmp_path: Path) -> None:
     assert TokenMap.load(str(path)) == plain
 
 
+def test_a_header_length_that_looks_like_a_pickle(tmp_path: Path) -> None:
+    path = tmp_path / "map.safetensors"
+    for padding in range(256):
+        token_map = TokenMap(np.array(IDS), provenance={"padding": "x" * padding})
+        token_map.save(path)
+        if path.read_bytes()[0] == 0x80:
+            assert TokenMap.load(path) == token_map
+            return
+    raise AssertionError("no such length")
+
+
 def test_one_ranked_file_serves_every_size(tmp_path: Path) -> None:
     example().save(tmp_path / "map.safetensors")
     loaded = TokenMap.load(tmp_path / "map.safetensors")
@@ -64,7 +76,7 @@ def test_the_list_that_sglang_reads(tmp_path: Path) -> None:
     ],
 )
 def test_what_torch_saves_is_read_as_torch_reads_it(tmp_path: Path, content: Any) -> None:
-    path = tmp_path / "no suffix matters.safetensors"
+    path = tmp_path / "map.bin"
     torch.save(content, path)
     assert TokenMap.load(path).token_ids.tolist() == list(map(int, torch.load(path, weights_only=True)))
 
@@ -80,7 +92,7 @@ def test_the_format_before_torch_1_6(tmp_path: Path) -> None:
 
 class Hostile:
     def __reduce__(self) -> Any:
-        return Path.write_text, (Path("run.txt"), "this ran")
+        return os.system, ("touch run.txt",)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +130,12 @@ def test_code_in_a_file_is_named_and_never_run(tmp_path: Path, monkeypatch: pyte
     torch.save([Hostile()], "old.pt", _use_new_zipfile_serialization=False)
     Path("plain.pt").write_bytes(pickle.dumps(Hostile()))
     Path("protocol0.pt").write_bytes(b"\x80\x02cposix\nsystem\n(S'touch run.txt'\ntR.")
-    for name, message in (("zip.pt", "pathlib"), ("old.pt", "pathlib"), ("plain.pt", "pathlib"), ("protocol0.pt", "posix.system")):
+    for name, message in (
+        ("zip.pt", "posix.system"),
+        ("old.pt", "posix.system"),
+        ("plain.pt", "posix.system"),
+        ("protocol0.pt", "posix.system"),
+    ):
         with pytest.raises(HotMapError, match=message):
             TokenMap.load(name)
     assert not Path("run.txt").exists()
@@ -245,7 +262,7 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
         (tmp_path / "nowhere" / "map.pt", r"The folder '.*nowhere' does not exist"),
         (tmp_path, "is not a file"),
         (Path("/dev/zero"), "is not a file"),
-        (Path("a\0b"), "cannot be read"),
+        (tmp_path / "a\0b", "no token map at"),
     ):
         with pytest.raises(HotMapError, match=message):
             TokenMap.load(asked)

@@ -19,7 +19,8 @@ def example() -> TokenMap:
 @pytest.mark.parametrize(
     ("token_ids", "message"),
     [
-        ([[1, 2], [3, 4]], r"must be a list \(1-D\), but they have the shape \[2, 2\]"),
+        ([[1, 2], [3, 4]], r"must be a list of integers \(1-D\), but the one at hot index 0 is of type list"),
+        (np.array([[1, 2], [3, 4]]), r"must be a list \(1-D\), but they have the shape \[2, 2\]"),
         (np.zeros((0, 3), np.int64), r"shape \[0, 3\]"),
         ([3, 2.5, 1], r"the one at hot index 1 is 2.5 \(float\)"),
         ([3, 2.0], r"the one at hot index 1 is 2.0 \(float\)"),
@@ -49,7 +50,7 @@ def test_what_is_not_a_list_of_different_token_ids_is_refused_naming_which_and_w
         ({"counts": np.array([1, 2])}, "3 token ids but 2 counts"),
         ({"counts": np.array([1, -2, 3])}, "count at hot index 1 is negative: -2"),
         ({"counts": np.array([1.0, 2, 3])}, "counts must be integers, but they are float64"),
-        ({"counts": [1, 2, True]}, r"counts must be integers, but the one at hot index 2 is True"),
+        ({"counts": [1, 2, True]}, r"counts must be a list of integers \(1-D\), but the one at hot index 2 is True"),
         ({"num_fillers": 4}, "3 token ids cannot have 4 fillers"),
         ({"vocab_size": 9}, r"1 of 3 token ids is at or past the vocabulary size 9 \(first: id 9 at hot index 2\)"),
     ],

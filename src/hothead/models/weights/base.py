@@ -72,6 +72,8 @@ def read_stored(
 
     count = _count(wanted, num_rows)
     dtype = dtype or stored_format.dtype
+    if not count or not width:
+        return torch.empty((count, width) if columns is not None else (count, *shape[1:]), dtype=dtype)
     step = count if dtype == stored_format.dtype and stored_format.is_plain else max(1, _CHUNK_VALUES // max(width, 1))
     if count <= step:
         result = decoded(_part(wanted, 0, count)).to(dtype).contiguous()

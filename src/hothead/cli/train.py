@@ -1,0 +1,120 @@
+"""`hothead train`: draft heads for a target."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hothead.cli import notes
+from hothead.cli.lazy import Command, LazyGroup
+from hothead.cli.options import options, sources
+from hothead.config.engine import EngineConfig
+from hothead.config.sampling import SamplingParams
+from hothead.errors import OptionError
+from hothead.train.config import TrainEagleConfig
+
+if TYPE_CHECKING:
+    from hothead.train.loop import StepReport
+
+REPORT_S = 30.0
+"""Seconds between lines of progress where there is no evaluation."""
+
+
+@click.group("train", cls=LazyGroup)
+def train_group() -> None:
+    """Train draft heads."""
+
+
+@train_group.command(
+    cls=Command, epilog="Example: hothead train eagle --prompts prompts.jsonl --output my-head, then: hothead generate --draft my-head ..."
+)
+@options(TrainEagleConfig)
+@click.pass_context
+def eagle(ctx: click.Context) -> None:
+    """Train an EAGLE draft head and count its token map.
+
+    The target answers --prompts first, or its --responses are given. The output folder is what --draft takes. An interrupted run
+    goes on where it stopped when the same command is given again.
+    """
+    config = sources(ctx, TrainEagleConfig).fill(TrainEagleConfig)
+    if config.prompts is None and config.responses is None:
+        raise OptionError(
+            "There is nothing to train on.",
+            advice="Give prompts that the target answers (--prompts FILE), or its own responses (--responses FILE).",
+        )
+    _train(config)
+    click.echo(config.output)
+
+
+def _train(config: TrainEagleConfig) -> None:
+    from hothead.models.catalog import resolve_model
+    from hothead.train.eagle import Callbacks, resolve_dtype, train_eagle
+    from hothead.train.target import load_target
+
+    files = resolve_model(config.model_path)
+    target = load_target(files.path, files.name, resolve_dtype(config.dtype), config.max_length + config.num_unrolled)
+    callbacks = Callbacks(_Lines("").stage, _Lines("training").step, lambda prompts: _responses(config, prompts))
+    train_eagle(config, target, callbacks)
+
+
+def _responses(config: TrainEagleConfig, prompts: Sequence[str]) -> Iterator[tuple[int, Sequence[int], Sequence[int]]]:
+    """The target's greedy responses: (index of the prompt, its token ids, the response's), as they are finished."""
+    from hothead.engine import Engine
+
+    sampling = SamplingParams(max_tokens=config.max_response_tokens)
+    with Engine(EngineConfig(model_path=config.model_path, num_threads=config.num_threads)) as engine:
+        waiting = {}
+        for index, prompt in enumerate(prompts):
+            message = {"role": "user", "content": prompt}
+            token_ids = (
+                engine.tokenizer.apply_chat_template([message]) if engine.tokenizer.has_chat_template else engine.tokenizer.encode(prompt)
+            )
+            if len(token_ids) < min(config.max_length, engine.max_request_tokens):
+                waiting[engine.add(token_ids, sampling)] = (index, token_ids)
+        if len(waiting) < len(prompts):
+            notes.note(f"{len(prompts) - len(waiting)} of {len(prompts)} prompts have {config.max_length} tokens or more and are left out.")
+        while engine.has_work:
+            for output in engine.step():
+                if output.finish_reason is not None:
+                    index, token_ids = waiting.pop(output.request_id)
+                    yield index, token_ids, engine.take(output.request_id).token_ids
+
+
+class _Lines:
+    """Progress as lines on stderr, not more often than every REPORT_S seconds; an evaluation always has its line."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._clock = clock
+        self._last_s = -math.inf
+
+    def stage(self, what: str, num_done: int, num_all: int) -> None:
+        if what != self._what:
+            self._what, self._last_s = what, -math.inf
+        if self._is_due() or num_done == num_all:
+            notes.line(f"{what}: {num_done} of {num_all}")
+
+    def step(self, report: StepReport) -> None:
+        if not self._is_due() and report.evaluation is None:
+            return
+        notes.line(
+            f"{self._what}: {report.share_done:.0%}, step {report.num_steps}, epoch {report.epoch + 1}, {report.elapsed_s / 60:.1f} min, "
+            f"cross-entropy {report.cross_entropy:.3f}, {report.tokens_per_s:.0f} tokens/s"
+        )
+        if report.evaluation is not None:
+            accepted = " ".join(f"{share:.2f}" for share in report.evaluation.chain_acceptance)
+            notes.line(
+                f"  held out: {report.evaluation.tokens_per_step:.3f} tokens per step with chains, accepted by depth {accepted}, "
+                f"hot hit rate {report.evaluation.hot_hit_rate:.3f}"
+            )
+
+    def _is_due(self) -> bool:
+        now_s = self._clock()
+        if now_s - self._last_s < REPORT_S:
+            return False
+        self._last_s = now_s
+        return True
