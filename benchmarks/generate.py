@@ -123,7 +123,9 @@ def measure_speed(prompts: Sequence[list[int]], num_rounds: int, num_threads: in
     is_same = [ours == theirs for ours, theirs in zip(hot.token_ids[: len(prompts)], plain.token_ids, strict=False)]
     return {
         "tokens_per_s": {name: statistics.median(side.speeds) for name, side in sides.items()},
-        "tokens_per_step": {name: sum(n for n, _ in side.steps) / sum(s for _, s in side.steps) for name, side in sides.items() if side.steps},
+        "tokens_per_step": {
+            name: sum(n for n, _ in side.steps) / sum(s for _, s in side.steps) for name, side in sides.items() if side.steps
+        },
         "ratio": {
             "EAGLE, hot map / plain": ratio(hot, plain),
             "EAGLE, hot map / EAGLE, full vocabulary": ratio(hot, sides["EAGLE, full vocabulary"]),
@@ -186,7 +188,9 @@ def measure_prefill(num_threads: int, num_tokens: int = 512, num_rounds: int = 1
     model = load_transformers(torch.bfloat16)
     prompt = torch.randint(100, 40000, (num_tokens,), generator=torch.Generator().manual_seed(0)).tolist()
     ours, theirs = [], []
-    config = EngineConfig(dtype="bf16", num_threads=num_threads, speculative_draft_model_path="none", max_concurrency=1, context_length=2048)
+    config = EngineConfig(
+        dtype="bf16", num_threads=num_threads, speculative_draft_model_path="none", max_concurrency=1, context_length=2048
+    )
     with Engine(config) as engine, torch.inference_mode():
         for _ in range(num_rounds):
             ours.append(seconds(lambda: engine.generate([prompt], SamplingParams(max_tokens=1))))
@@ -273,7 +277,9 @@ def report(figures: dict[str, Any]) -> str:
     if "speed" in figures:
         speed = figures["speed"]
         lines += ["| bf16, greedy | tokens/s | tokens per step |", "|---|---|---|"]
-        lines += [f"| {name} | {value:.1f} | {speed['tokens_per_step'].get(name, 1.0):.2f} |" for name, value in speed["tokens_per_s"].items()]
+        lines += [
+            f"| {name} | {value:.1f} | {speed['tokens_per_step'].get(name, 1.0):.2f} |" for name, value in speed["tokens_per_s"].items()
+        ]
         lines += ["", "| ratio of tokens/s | |", "|---|---|", *(f"| {name} | {value:.2f} |" for name, value in speed["ratio"].items()), ""]
         lines += [f"bf16: EAGLE's tokens are plain's on {speed['bf16_identical_to_plain']} prompts. ", ""]
         if speed["bf16_first_difference_at"]:
@@ -294,7 +300,12 @@ def report(figures: dict[str, Any]) -> str:
             "",
         ]
     if "identity" in figures:
-        lines += ["| float32, token for token | prompts |", "|---|---|", *(f"| {name} | {value} |" for name, value in figures["identity"].items()), ""]
+        lines += [
+            "| float32, token for token | prompts |",
+            "|---|---|",
+            *(f"| {name} | {value} |" for name, value in figures["identity"].items()),
+            "",
+        ]
     return "\n".join(lines)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from tests.support.tiny import make_eagle, make_model
 
 from hothead import Engine, EngineConfig, SamplingParams
 from hothead.errors import PromptError
 from hothead.records import StepOutput
-from tests.support.tiny import make_eagle, make_model
 
 PROMPTS = ["the quick brown fox", "lazy", "runs to the river and drinks water. the quick"]
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -20,7 +19,9 @@ LONG = SamplingParams(max_tokens=40, ignore_eos=True)
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     model = make_model(tmp_path_factory.mktemp("model"))
     eagle = make_eagle(tmp_path_factory.mktemp("eagle"), model)
-    with Engine(EngineConfig(model_path=str(model), speculative_draft_model_path=str(eagle), max_total_tokens=2048, context_length=200)) as made:
+    with Engine(
+        EngineConfig(model_path=str(model), speculative_draft_model_path=str(eagle), max_total_tokens=2048, context_length=200)
+    ) as made:
         yield made
 
 

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.tiny import make_model
 
 from hothead import Engine, EngineConfig, SamplingParams
 from hothead.errors import RankError
-from tests.support.tiny import make_model
 
 DEADLINE_S = 10.0
 PROMPT = "the quick brown fox"

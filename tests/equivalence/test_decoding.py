@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.decode import Decoded, OracleDrafter, decode, decode_on_rank, make_core, use_drafter
+from tests.support.ranks import run_on_ranks
+from tests.support.tiny import EOS_TOKEN_ID, make_eagle, make_model
 
 from hothead.config.sampling import SamplingParams
 from hothead.draft.base import TreeShape
 from hothead.vocab.token_map import TokenMap
-from tests.support.decode import Decoded, OracleDrafter, decode, decode_on_rank, make_core, use_drafter
-from tests.support.ranks import run_on_ranks
-from tests.support.tiny import EOS_TOKEN_ID, make_eagle, make_model
 
 GREEDY = SamplingParams(max_tokens=24)
 SAMPLED = SamplingParams(max_tokens=24, temperature=0.9, seed=11)
@@ -172,7 +172,9 @@ def test_end_token_drafted_or_not(model: Path, plain: dict[str, Decoded]) -> Non
     lengths = {str(index): len(prompt) for index, prompt in enumerate(prompts())}
     for seed in range(8):
         core = make_core(model, speculative_algorithm="NONE", eos_token_ids=frozenset({eos, EOS_TOKEN_ID}))
-        core = use_drafter(core, lambda seed=seed: OracleDrafter(dict(zip(lengths, answers, strict=True)), lengths, TreeShape(6, 3, 12), seed))
+        core = use_drafter(
+            core, lambda seed=seed: OracleDrafter(dict(zip(lengths, answers, strict=True)), lengths, TreeShape(6, 3, 12), seed)
+        )
         assert decode(core, prompts(), GREEDY).token_ids == ended
 
 

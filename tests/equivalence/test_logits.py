@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.ranks import run_on_ranks
+from tests.support.tiny import make_model
 from transformers import AutoModelForCausalLM
 
 from hothead.models.config import load_config
 from hothead.models.decoder import Decoder
 from hothead.models.weights import open_weights
 from hothead.parallel.groups import RankGroup, SingleRank
-from tests.support.ranks import run_on_ranks
-from tests.support.tiny import make_model
 
 TOLERANCE = 2e-4
 """Of logits with a spread of about 5, float32."""

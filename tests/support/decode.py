@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.support.tiny import EOS_TOKEN_ID, make_tokenizer
 
 from hothead.config.engine import EngineConfig
 from hothead.config.sampling import SamplingParams
@@ -17,7 +18,6 @@ from hothead.engine.build import CorePlan, build_core
 from hothead.engine.core import EngineCore
 from hothead.parallel.groups import RankGroup, SingleRank
 from hothead.records import ROOT, Batch, Request, TokenTree, Verdict
-from tests.support.tiny import EOS_TOKEN_ID, make_tokenizer
 
 NUM_TOKEN_IDS = make_tokenizer().get_vocab_size()
 
@@ -52,7 +52,9 @@ def make_core(
     return build_core(plan, group or SingleRank())
 
 
-def decode(core: EngineCore, prompts: Sequence[Sequence[int]], sampling: SamplingParams | Sequence[SamplingParams], *, stagger: int = 0) -> Decoded:
+def decode(
+    core: EngineCore, prompts: Sequence[Sequence[int]], sampling: SamplingParams | Sequence[SamplingParams], *, stagger: int = 0
+) -> Decoded:
     """Continue all prompts together. stagger: steps between two arrivals (0: all at once). Checks the cache after every step."""
     each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
     each = [params if params.seed is not None else replace(params, seed=0) for params in each]

@@ -23,8 +23,13 @@ def check_engine(config: EngineConfig) -> None:
     _check_memory(config)
 
 
-def max_tree_nodes(num_steps: int, topk: int) -> int:
-    """Draft tokens that a tree can hold: topk on the first level, then topk for each of the topk best nodes of the level before."""
+def max_tree_nodes(num_steps: int, topk: int, algorithm: str = "EAGLE") -> int:
+    """Draft tokens that a tree can hold: topk on the first level, then topk for each of the topk best nodes of the level before.
+
+    NGRAM merges topk continuations of num_steps tokens.
+    """
+    if algorithm == "NGRAM":
+        return num_steps * topk
     return topk + (num_steps - 1) * topk * topk
 
 
@@ -101,11 +106,16 @@ def _check_tree(config: EngineConfig) -> None:
             said,
             advice=f"Set {labels[2]} to {steps + 1}, {labels[0]} to {tokens - 1}, or drop one of the two.",
         )
-    most = max_tree_nodes(steps, topk) + 1
-    if tokens > most:
+    check_tree_size(config, config.speculative_algorithm, steps, topk, tokens)
+
+
+def check_tree_size(config: EngineConfig, algorithm: str, num_steps: int, topk: int, num_tokens: int) -> None:
+    """Refuse more tokens to verify than a tree of this depth and width can hold, the root included."""
+    most = max_tree_nodes(num_steps, topk, algorithm) + 1
+    if num_tokens > most:
+        labels = [config.label(name) for name in _TREE_OPTIONS]
         raise OptionError(
-            f"A tree of {steps} draft steps and {topk} branches has at most {most} tokens to verify, not {tokens}.",
-            said,
+            f"A tree of {num_steps} draft steps and {topk} branches has at most {most} tokens to verify, not {num_tokens}.",
             advice=f"Set {labels[2]} to at most {most}, or raise {labels[0]} or {labels[1]}.",
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hothead.config.check import max_tree_nodes
-from hothead.config.engine import EngineConfig
+from hothead.config.check import check_tree_size, max_tree_nodes
+from hothead.config.engine import NONE, EngineConfig
 from hothead.draft.base import Drafter, NoDrafter, TreeShape
 from hothead.draft.context import DraftContext
 from hothead.draft.eagle_loader import load_eagle
 from hothead.draft.ngram import NgramDrafter
+from hothead.errors import OptionError
 
 DEFAULT_SHAPES = {"EAGLE": TreeShape(5, 4, 12), "NGRAM": TreeShape(8, 1, 9), "NONE": TreeShape(0, 1, 1)}
 """What is drafted when nothing is said: measured best on a CPU with one request at a time (docs/guides/speed.md)."""
@@ -27,11 +28,19 @@ def resolve_algorithm(config: EngineConfig, has_draft_head: bool) -> str:
         return "NONE"
     if config.speculative_algorithm != "auto":
         return config.speculative_algorithm
-    return "EAGLE" if has_draft_head else "NGRAM"
+    if has_draft_head:
+        return "EAGLE"
+    for name in ("speculative_token_map", "hot_size", "hot_coverage"):
+        if getattr(config, name) not in (None, NONE):
+            raise OptionError(
+                f"{config.said(name)} has no head to cut: no draft head ships with hothead for {config.model_path}, so NGRAM drafts, from the text itself.",
+                advice="Give a draft head with --draft, or drop the option.",
+            )
+    return "NGRAM"
 
 
 def resolve_shape(config: EngineConfig, algorithm: str) -> TreeShape:
-    """The tree's shape from what was said; the rest follows from it, or is the algorithm's default."""
+    """The tree's shape from what was said; the rest follows from it, or is the algorithm's default. Raises OptionError for more tokens than the tree holds."""
     default = DEFAULT_SHAPES[algorithm]
     if algorithm == "NONE":
         return default
@@ -41,4 +50,7 @@ def resolve_shape(config: EngineConfig, algorithm: str) -> TreeShape:
         num_steps = config.speculative_num_steps or (num_tokens - 1 if num_tokens else default.num_steps)
         return TreeShape(num_steps, 1, num_steps + 1)
     num_steps = config.speculative_num_steps or default.num_steps
-    return TreeShape(num_steps, topk, min(num_tokens or default.num_draft_tokens, max_tree_nodes(num_steps, topk) + 1))
+    if num_tokens is not None:
+        check_tree_size(config, algorithm, num_steps, topk, num_tokens)
+        return TreeShape(num_steps, topk, num_tokens)
+    return TreeShape(num_steps, topk, min(default.num_draft_tokens, max_tree_nodes(num_steps, topk, algorithm) + 1))

@@ -59,7 +59,9 @@ def read_eagle_config(folder: Path) -> ModelConfig:
     """config.json of an EAGLE checkpoint: a llama configuration whose architecture is named after EAGLE, or not named at all."""
     file = folder / "config.json"
     if not file.is_file():
-        raise DraftError(f"{folder} is not a draft head: it has no config.json.", advice="Give the folder that holds config.json and the weights.")
+        raise DraftError(
+            f"{folder} is not a draft head: it has no config.json.", advice="Give the folder that holds config.json and the weights."
+        )
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -69,7 +71,9 @@ def read_eagle_config(folder: Path) -> ModelConfig:
     architectures = [str(name) for name in values.get("architectures") or ["LlamaForCausalLM"]]
     if architectures[0] not in ("LlamaForCausalLM", "LlamaForCausalLMEagle"):
         raise DraftError(
-            f"{folder} is not an EAGLE draft head.", f"Its architecture is {architectures[0]}.", advice="EAGLE heads are LlamaForCausalLMEagle."
+            f"{folder} is not an EAGLE draft head.",
+            f"Its architecture is {architectures[0]}.",
+            advice="EAGLE heads are LlamaForCausalLMEagle.",
         )
     # Published heads copy the target's tying; the head in use is the target's either way.
     return from_hugging_face({**values, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}, None, str(folder))

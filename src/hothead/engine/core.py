@@ -106,7 +106,13 @@ class _Clock:
     def stats(self, batch: Batch, trees: Sequence[TokenTree], verdicts: Sequence[Verdict]) -> StepStats:
         head_s = self._drafter.head_s - self._head_s
         return StepStats.make(
-            batch, trees, verdicts, draft_s=self._draft_s - head_s, draft_head_s=head_s, verify_s=self._verify_s, total_s=time.perf_counter() - self._start
+            batch,
+            trees,
+            verdicts,
+            draft_s=self._draft_s - head_s,
+            draft_head_s=head_s,
+            verify_s=self._verify_s,
+            total_s=time.perf_counter() - self._start,
         )
 
     def _lap(self) -> float:

@@ -72,10 +72,10 @@ class Engine:
             self._core = build_core(plan, self._ranks.group)
         except (RuntimeError, RankError) as error:
             raised = self._ranks.guard(error)
-            self._ranks.close()
+            self._ranks.close(is_clean=False)
             raise raised from error
         except BaseException:
-            self._ranks.close()
+            self._ranks.close(is_clean=False)
             raise
         self._is_hot = _membership(self._core.drafter.hot_token_ids, model.vocab_size)
 
@@ -145,10 +145,12 @@ class Engine:
             _carry_out(self._core, commands)
             result = self._core.step() if self._core.scheduler.has_work else None
         except (RuntimeError, RankError) as error:
-            self._live.clear()
             raised = self._ranks.guard(error)
-            self.close()
+            self._break()
             raise raised from error
+        except BaseException:
+            self._break()
+            raise
         return [] if result is None else self._publish(result)
 
     def take(self, request_id: str) -> Completion:
@@ -166,6 +168,7 @@ class Engine:
         _follow(self._ranks, self._core)
 
     def close(self) -> None:
+        """End the other ranks. Safe to call twice."""
         self._ranks.close()
 
     def __enter__(self) -> Engine:
@@ -173,6 +176,15 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         self.close()
+
+    def _break(self) -> None:
+        """A step was left in its middle: what ran is lost, and ranks that wait for each other can only be ended."""
+        for request_id in self._live:
+            self._core.scheduler.finish(request_id)
+        self._live.clear()
+        self._commands.clear()
+        if self._ranks.group.size > 1:
+            self._ranks.close(is_clean=False)
 
     def _check_prompt(self, token_ids: Sequence[int]) -> None:
         limit = self.max_request_tokens
@@ -231,7 +243,7 @@ class _LiveRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """"add" with a Request, or "finish" with a request id."""
+    """ "add" with a Request, or "finish" with a request id."""
 
     kind: str
     value: Request | str

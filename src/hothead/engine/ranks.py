@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hothead.engine.control import Control
+from hothead.engine.control import STOP, Control
 from hothead.errors import OptionError, RankError
 from hothead.parallel.groups import ProcessGroupRanks, RankGroup, SingleRank
 
@@ -57,21 +57,25 @@ class Ranks:
             return died
         if "onnection" in str(error) or isinstance(error, dist.DistError):
             return RankError(
-                f"Rank {self.group.rank} lost another rank: the connection closed.", str(error).splitlines()[0], advice="See that rank's own output."
+                f"Rank {self.group.rank} lost another rank: the connection closed.",
+                str(error).splitlines()[0],
+                advice="See that rank's own output.",
             )
         return error
 
-    def close(self) -> None:
-        """End the other ranks and the process group. Safe to call twice."""
-        if self.watch is not None:
-            if self.control is not None and self.watch.all_alive:
-                with contextlib.suppress(RuntimeError):
-                    self.control.send(None)
-            self.watch.close()
-        elif self.control is not None and self.is_leader:
+    def close(self, *, is_clean: bool = True) -> None:
+        """End the other ranks and the process group. Safe to call twice.
+
+        is_clean False: rank 0 left in the middle of a step, so the others may wait in another collective than the one that says stop.
+        """
+        if self.control is not None and self.is_leader and is_clean and (self.watch is None or self.watch.all_alive):
             with contextlib.suppress(RuntimeError):
-                self.control.send(None)
+                self.control.send(STOP)
+        if self.watch is not None:
+            self.watch.close(is_clean=is_clean)
         self.control = None
+        if not is_clean:
+            return  # leaving the process group would wait for the others
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
@@ -87,7 +91,8 @@ def join_ranks(tp_size: int, device: torch.device, follow: Callable[[Ranks], Non
     if world_size > 1:
         if tp_size != world_size:
             raise OptionError(
-                f"--tp-size is {tp_size}, but torchrun started {world_size} processes.", advice=f"Say --tp-size {world_size}, or start {tp_size}."
+                f"--tp-size is {tp_size}, but torchrun started {world_size} processes.",
+                advice=f"Say --tp-size {world_size}, or start {tp_size}.",
             )
         set_threads(num_threads, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
         dist.init_process_group(_backend(device), init_method="env://", timeout=COLLECTIVE_TIMEOUT)
@@ -116,7 +121,10 @@ def _start_children(tp_size: int, device: torch.device, follow: Callable[[Ranks]
         for rank in range(1, tp_size):
             ours, theirs = context.Pipe()
             child = context.Process(
-                target=_child_main, args=(rank, tp_size, store.port, device, follow, num_threads, theirs), name=f"hothead-rank-{rank}", daemon=True
+                target=_child_main,
+                args=(rank, tp_size, store.port, device, follow, num_threads, theirs),
+                name=f"hothead-rank-{rank}",
+                daemon=True,
             )
             with _main_module_hidden():
                 child.start()

@@ -1,0 +1,1 @@
+"""Targets and draft networks: configuration, weights, tokenizer, attention, decoder, and where models come from."""

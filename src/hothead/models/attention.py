@@ -24,9 +24,7 @@ class KVPool:
     data: [2, L, S, Hkv, Dh]: keys and values, layer, slot, local KV head, head dimension.
     """
 
-    def __init__(
-        self, num_layers: int, num_slots: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, num_layers: int, num_slots: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         # Not zeroed: pages that no request touches then cost nothing. A slot is written before any plan reads it.
         self.data = torch.empty(2, num_layers, num_slots, num_kv_heads, head_dim, dtype=dtype, device=device)
 
@@ -98,7 +96,9 @@ class AttentionPlan:
     contexts are exactly their own new tokens, read from the keys and values at hand).
     """
 
-    def __init__(self, rows: Sequence[AttentionRow], write_slots: NDArray[np.int64] | None, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, rows: Sequence[AttentionRow], write_slots: NDArray[np.int64] | None, device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.device = device
         self.dtype = dtype
         self.num_tokens = sum(row.num_queries for row in rows)

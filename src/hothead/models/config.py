@@ -252,9 +252,7 @@ def _check_layer_kinds(kinds: object, num_layers: int, where: str) -> None:
         )
 
 
-def _eos_token_ids(
-    config: Mapping[str, Any], generation_config: Mapping[str, Any] | None, family: Family, where: str
-) -> tuple[int, ...]:
+def _eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, Any] | None, family: Family, where: str) -> tuple[int, ...]:
     """All end tokens: generation_config.json has the last word, as in transformers."""
     for table in (generation_config or {}, config):
         declared = table.get("eos_token_id")

@@ -26,7 +26,9 @@ class EagleNetwork:
         self.layers = layers
 
     @staticmethod
-    def load(config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device, num_positions: int | None = None) -> EagleNetwork:
+    def load(
+        config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device, num_positions: int | None = None
+    ) -> EagleNetwork:
         reader = LayerReader(source, dtype, device)
         rotary = Rotary.make(config, num_positions or config.context_length, dtype, device)
         group = SingleRank()
@@ -60,5 +62,3 @@ class EagleNetwork:
         for layer in self.layers:
             hidden = layer.forward(hidden, positions, plan, pool)
         return hidden
-
-

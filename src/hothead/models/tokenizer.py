@@ -29,9 +29,7 @@ _TEMPLATE_VARIABLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_
 class Tokenizer:
     """A model's tokenizer. Load with `Tokenizer.load`."""
 
-    def __init__(
-        self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], chat_template: str | None, source: str
-    ) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], chat_template: str | None, source: str) -> None:
         """special_tokens: bos_token, eos_token, ... to token text. source: the model's name in messages."""
         self.backend = backend
         self.special_tokens = dict(special_tokens)

@@ -1,0 +1,1 @@
+"""One rank among many: groups and collectives, partition arithmetic, linear layers, full head, hot head."""

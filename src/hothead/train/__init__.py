@@ -1,0 +1,1 @@
+"""Draft heads from the target's own responses. Read `eagle.py` first."""

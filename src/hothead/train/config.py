@@ -8,7 +8,6 @@ from pathlib import Path
 from hothead.config.option import Options, option
 from hothead.errors import OptionError
 
-
 DEFAULT_BUDGET_MINUTES = 55.0
 
 
@@ -31,7 +30,9 @@ class TrainEagleConfig(Options):
     prompts: Path | None = option(
         None, flags=("--prompts",), help="JSONL file of prompts (`prompt`), which the target answers before training.", metavar="FILE"
     )
-    max_response_tokens: int = option(256, flags=("--max-response-tokens",), help="Longest response that the target writes to a prompt.", ge=2)
+    max_response_tokens: int = option(
+        256, flags=("--max-response-tokens",), help="Longest response that the target writes to a prompt.", ge=2
+    )
     max_length: int = option(1024, flags=("--max-length",), help="Tokens of prompt and response that are used; longer ones are cut.", ge=4)
     num_held_out: int = option(64, flags=("--num-held-out",), help="Responses that are kept for evaluation.", ge=1)
     hot_size: int = option(8192, flags=("--hot-size",), help="Size of the hot vocabulary that the head is trained over.", ge=1)
@@ -47,8 +48,12 @@ class TrainEagleConfig(Options):
     num_unrolled: int = option(
         4, flags=("--num-unrolled",), help="Draft steps that are unrolled in training, each on the head's own features.", ge=1, le=8
     )
-    depth_decay: float = option(0.9, flags=("--depth-decay",), help="Weight of each unrolled step relative to the one before.", gt=0.0, le=1.0)
-    feature_weight: float = option(0.1, flags=("--feature-weight",), help="Weight of the feature regression beside the cross-entropy.", ge=0.0)
+    depth_decay: float = option(
+        0.9, flags=("--depth-decay",), help="Weight of each unrolled step relative to the one before.", gt=0.0, le=1.0
+    )
+    feature_weight: float = option(
+        0.1, flags=("--feature-weight",), help="Weight of the feature regression beside the cross-entropy.", ge=0.0
+    )
     hard_label_share: float = option(
         0.0,
         flags=("--hard-label-share",),
@@ -61,7 +66,9 @@ class TrainEagleConfig(Options):
     warmup_steps: int = option(100, flags=("--warmup-steps",), help="Optimiser steps until the peak learning rate.", ge=0)
     weight_decay: float = option(0.01, flags=("--weight-decay",), help="AdamW's weight decay.", ge=0.0)
     max_gradient_norm: float = option(1.0, flags=("--max-gradient-norm",), help="Gradients are scaled down to this norm.", gt=0.0)
-    checkpoint_minutes: float = option(4.0, flags=("--checkpoint-minutes",), help="Time between checkpoints, each with an evaluation.", gt=0.0)
+    checkpoint_minutes: float = option(
+        4.0, flags=("--checkpoint-minutes",), help="Time between checkpoints, each with an evaluation.", gt=0.0
+    )
     dtype: str = option("auto", flags=("--dtype",), help="Arithmetic of matrix products.", choices=("auto", "bf16", "float32"))
     seed: int = option(0, flags=("--seed",), help="Seed of initial weights and data order.", ge=0)
     num_threads: int | None = option(None, flags=("--threads",), help="CPU threads (default: all cores).", ge=1)
@@ -78,9 +85,7 @@ class TrainEagleConfig(Options):
                 advice="Give the responses, or prompts that the target answers first.",
             )
         if self.budget_minutes is not None and self.num_steps is not None:
-            raise OptionError(
-                f"{self.said('budget_minutes')} and {self.said('num_steps')} exclude each other.", advice="Give one of them."
-            )
+            raise OptionError(f"{self.said('budget_minutes')} and {self.said('num_steps')} exclude each other.", advice="Give one of them.")
         if self.max_length + self.num_unrolled > self.batch_tokens:
             raise OptionError(
                 f"A response of {self.said('max_length')} does not fit a batch of {self.said('batch_tokens')} with "

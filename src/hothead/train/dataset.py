@@ -118,9 +118,13 @@ def read_prompts(path: Path) -> list[str]:
                 try:
                     prompt = json.loads(line)["prompt"]
                 except (ValueError, KeyError, TypeError) as error:
-                    raise DataError(f"{path}, line {number}: not a prompt ({error}).", advice="Each line is an object with a prompt.") from error
+                    raise DataError(
+                        f"{path}, line {number}: not a prompt ({error}).", advice="Each line is an object with a prompt."
+                    ) from error
                 if not isinstance(prompt, str) or not prompt:
-                    raise DataError(f"{path}, line {number}: the prompt is not a text, or empty.", advice="Each line is an object with a prompt.")
+                    raise DataError(
+                        f"{path}, line {number}: the prompt is not a text, or empty.", advice="Each line is an object with a prompt."
+                    )
                 prompts.append(prompt)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"Prompts '{path}' cannot be read: {error}.", advice="Give a JSONL file.") from error
@@ -144,7 +148,8 @@ def split_held_out(documents: Sequence[Document], num_held_out: int) -> tuple[li
         held_out.update(by_prompt[digest])
     if len(held_out) == len(documents):
         raise DataError(
-            f"{len(documents)} responses are too few to keep {num_held_out} for evaluation.", advice="Give more, or a smaller --num-held-out."
+            f"{len(documents)} responses are too few to keep {num_held_out} for evaluation.",
+            advice="Give more, or a smaller --num-held-out.",
         )
     return [index for index in range(len(documents)) if index not in held_out], sorted(held_out)
 

@@ -95,7 +95,11 @@ def train_eagle(config: TrainEagleConfig, target: FrozenTarget, callbacks: Callb
 def resolve_dtype(name: str) -> torch.dtype:
     """auto: bfloat16 where the processor multiplies it in hardware."""
     if name == "auto":
-        name = "bf16" if torch.cuda.is_available() or torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported() else "float32"
+        name = (
+            "bf16"
+            if torch.cuda.is_available() or (torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported())
+            else "float32"
+        )
     return {"bf16": torch.bfloat16, "float32": torch.float32}[name]
 
 
@@ -104,7 +108,8 @@ def _responses(config: TrainEagleConfig, callbacks: Callbacks) -> Path:
         return config.responses
     if config.prompts is None:
         raise OptionError(
-            "There is nothing to train on.", advice="Give the target's own responses (--responses FILE) or prompts that it answers (--prompts FILE)."
+            "There is nothing to train on.",
+            advice="Give the target's own responses (--responses FILE) or prompts that it answers (--prompts FILE).",
         )
     assert callbacks.write_responses is not None, "prompts need write_responses"
     path = config.output / "responses.jsonl"

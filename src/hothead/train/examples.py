@@ -122,9 +122,7 @@ class ExampleSource:
             torch.from_numpy(batch.positions),
             AttentionLayout.make(batch, self._groups, self.num_steps, self.dtype),
         )
-        return Example(
-            inputs, torch.from_numpy(expected), self._hot_index[next_token_ids], torch.from_numpy(batch.num_after), batch
-        )
+        return Example(inputs, torch.from_numpy(expected), self._hot_index[next_token_ids], torch.from_numpy(batch.num_after), batch)
 
     def _to_unit(self, bits: npt.NDArray[np.uint16]) -> torch.Tensor:
         raw = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)

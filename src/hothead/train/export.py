@@ -47,6 +47,8 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise OutputError(f"'{path}' cannot be written: {error.strerror or error}.", advice="Free disk space or give another --output.") from error
+        raise OutputError(
+            f"'{path}' cannot be written: {error.strerror or error}.", advice="Free disk space or give another --output."
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)

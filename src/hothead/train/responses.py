@@ -53,7 +53,9 @@ def _answered(path: Path, num_prompts: int) -> set[int]:
     try:
         answered = {int(json.loads(line)["prompt_index"]) for line in whole.splitlines()}
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"'{path}' does not hold responses that this command wrote ({error}).", advice="Remove it, or give another --output.") from error
+        raise DataError(
+            f"'{path}' does not hold responses that this command wrote ({error}).", advice="Remove it, or give another --output."
+        ) from error
     if answered and max(answered) >= num_prompts:
         raise DataError(
             f"'{path}' holds a response to prompt {max(answered)}, but only {num_prompts} prompts are given.",

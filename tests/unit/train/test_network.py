@@ -20,14 +20,14 @@ class PlainHead:
     def __init__(self, state: dict[str, torch.Tensor], rotary: RotaryTables) -> None:
         self.state, self.rotary = state, rotary
 
-    def step(self, embedding: torch.Tensor, feature: torch.Tensor, position: int, cache: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    def step(
+        self, embedding: torch.Tensor, feature: torch.Tensor, position: int, cache: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> torch.Tensor:
         """[D], [D] -> [D]; appends to the cache."""
         weight = self.state
         x = weight["fc.weight"] @ torch.cat([embedding, feature]) + weight.get("fc.bias", torch.tensor(0.0))
         prefix = "layers.0.self_attn."
-        queries, keys, values = (
-            (weight[f"{prefix}{part}_proj.weight"] @ x).view(1, -1, SHAPE.head_dim) for part in ("q", "k", "v")
-        )
+        queries, keys, values = ((weight[f"{prefix}{part}_proj.weight"] @ x).view(1, -1, SHAPE.head_dim) for part in ("q", "k", "v"))
         at = torch.tensor([position])
         queries, keys = self.rotary.rotate(queries, at)[0], self.rotary.rotate(keys, at)[0]
         cache.append((keys, values[0]))

@@ -53,7 +53,13 @@ def make_documents(num_documents: int, seed: int = 0) -> list[Document]:
 
 
 def make_source(
-    documents: Sequence[Document], folder: Path, *, num_steps: int = 3, batch_rows: int = 64, hot_size: int = 40, scales: Scales | None = None
+    documents: Sequence[Document],
+    folder: Path,
+    *,
+    num_steps: int = 3,
+    batch_rows: int = 64,
+    hot_size: int = 40,
+    scales: Scales | None = None,
 ) -> ExampleSource:
     target = make_target()
     cache = FeatureCache(documents, folder, target.name)
