@@ -2,8 +2,9 @@
 
     python benchmarks/generate.py --questions spec_bench.jsonl -o benchmarks/results/DATE-generate.md
 
-Every comparison is made inside one run, the sides taking turns prompt by prompt, and is given as the median over prompts and rounds. The questions are
-Spec-Bench's (github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl), question_ids 81 to 120, first turns. transformers must be importable.
+Every comparison is made inside one run, the sides taking turns prompt by prompt, and is given as the median over prompts and rounds. The
+questions are Spec-Bench's (github.com/hemingkx/Spec-Bench, data/spec_bench/question.jsonl), question_ids 81 to 120, first turns.
+transformers must be importable.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 
 import hothead
 from hothead import Engine, EngineConfig, SamplingParams
@@ -82,7 +85,10 @@ def main() -> None:
 
 
 def setup(num_threads: int, num_prompts: int, num_rounds: int) -> dict[str, Any]:
-    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.processor())
+    model = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
+        platform.processor(),
+    )
     return {
         "date": datetime.date.today().isoformat(),
         "cpu": f"{model}, {num_threads} threads",
@@ -204,15 +210,19 @@ def measure_prefill(num_threads: int, num_tokens: int = 512, num_rounds: int = 1
 
 
 def measure_head(vocab_size: int = 128256, width: int = 4096, num_hot: int = 32768, num_rounds: int = 25) -> dict[str, Any]:
-    """One row through the head alone, random bf16 weights: full head and argmax, hot head and its best candidate, one rank's part of two."""
+    """One row through the head alone, random bf16 weights: full head and argmax, hot head and its best candidate, one rank's part of
+    two."""
     torch.manual_seed(0)
     weight = torch.randn(vocab_size, width, dtype=torch.bfloat16)
     token_ids = torch.randperm(vocab_size)[:num_hot].numpy()
+
+    def read_rows(ids: NDArray[np.int64]) -> torch.Tensor:
+        return weight[torch.from_numpy(ids)]
+
     full = VocabHead(weight, VocabShards(vocab_size), SingleRank())
-    hot = HotHead.build(lambda ids: weight[torch.from_numpy(ids)], token_ids, SingleRank(), "balanced", vocab_size)
+    hot = HotHead.build(read_rows, token_ids, SingleRank(), "balanced", vocab_size)
     # What rank 0 of two does between collectives: its half of the rows.
-    half = HotHead.build(lambda ids: weight[torch.from_numpy(ids)], token_ids[0::2], SingleRank(), "balanced", vocab_size)
-    del weight
+    half = HotHead.build(read_rows, token_ids[0::2], SingleRank(), "balanced", vocab_size)
     hidden = torch.randn(1, width, dtype=torch.bfloat16)
     times: dict[str, list[float]] = {"full": [], "hot": [], "hot, one rank of two": []}
     with torch.inference_mode():
@@ -267,11 +277,11 @@ def report(figures: dict[str, Any]) -> str:
     lines = [
         f"# Generation on the default model, {about['date']}",
         "",
-        f"{MODEL}, question_ids {FIRST} to {LAST} of Spec-Bench ({about['num_prompts']} first turns), {NUM_NEW_TOKENS} new tokens, one request at a time, "
-        f"{about['num_rounds']} rounds. {about['cpu']}. {about['versions']}.",
+        f"{MODEL}, question_ids {FIRST} to {LAST} of Spec-Bench ({about['num_prompts']} first turns), {NUM_NEW_TOKENS} new tokens, "
+        f"one request at a time, {about['num_rounds']} rounds. {about['cpu']}. {about['versions']}.",
         "",
-        "Command: `python benchmarks/generate.py --questions spec_bench.jsonl -o FILE`. The sides take turns prompt by prompt; ratios are medians of the "
-        "ratios for the same prompt in the same round. A request's time includes its prefill.",
+        "Command: `python benchmarks/generate.py --questions spec_bench.jsonl -o FILE`. The sides take turns prompt by prompt; ratios are "
+        "medians of the ratios for the same prompt in the same round. A request's time includes its prefill.",
         "",
     ]
     if "speed" in figures:
@@ -287,16 +297,16 @@ def report(figures: dict[str, Any]) -> str:
     if "prefill" in figures:
         prefill = figures["prefill"]
         lines += [
-            f"Prefill of 512 tokens: {prefill['tokens_per_s']:.0f} tokens/s, transformers' forward {prefill['transformers_tokens_per_s']:.0f}; "
-            f"ratio {prefill['ratio']:.2f}.",
+            f"Prefill of 512 tokens: {prefill['tokens_per_s']:.0f} tokens/s, "
+            f"transformers' forward {prefill['transformers_tokens_per_s']:.0f}; ratio {prefill['ratio']:.2f}.",
             "",
         ]
     if "head" in figures:
         head = figures["head"]
         times = ", ".join(f"{name} {value:.1f} ms" for name, value in head["ms"].items())
         lines += [
-            f"Head alone (V 128256, D 4096, H 32768, one row, bf16): {times}. hot / full {head['hot / full']:.3f}; one rank's part of two, on the same "
-            f"threads, {head['one rank of two / one rank']:.3f} of the whole.",
+            f"Head alone (V 128256, D 4096, H 32768, one row, bf16): {times}. hot / full {head['hot / full']:.3f}; "
+            f"one rank's part of two, on the same threads, {head['one rank of two / one rank']:.3f} of the whole.",
             "",
         ]
     if "identity" in figures:

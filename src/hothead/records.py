@@ -1,7 +1,7 @@
 """What one step hands to the next: frozen records, token ids only.
 
-Counts follow one rule everywhere: `num_drafted` are draft tokens proposed, `num_accepted` those kept (bonus token excluded), and `num_emitted`
-= num_accepted + 1 per verify step, before a stop condition cuts the last step's tokens.
+Counts follow one rule everywhere: `num_drafted` are draft tokens proposed, `num_accepted` those kept (bonus token excluded), and
+`num_emitted` = num_accepted + 1 per verify step, before a stop condition cuts the last step's tokens.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class StepOutput:
     """What one step did for one request.
 
     token_ids: new tokens, already cut at a stop condition. text: new text that no later token can change.
-    finish_reason: None while the request runs; "stop" (end token, stop token or stop string), "length" (max_tokens or context end), "abort".
+    finish_reason: None while the request runs; "stop" (end token, stop token or stop string), "length" (max_tokens or context end),
+    "abort".
     """
 
     request_id: str

@@ -1,4 +1,5 @@
-"""Speculative decoding emits exactly what plain decoding emits: every drafter, tree, map, tp_size, batch, chunk size and memory pressure."""
+"""Speculative decoding emits exactly what plain decoding emits: every drafter, tree, map, tp_size, batch, chunk size and memory
+pressure."""
 
 from __future__ import annotations
 

@@ -33,14 +33,16 @@ def resolve_algorithm(config: EngineConfig, has_draft_head: bool) -> str:
     for name in ("speculative_token_map", "hot_size", "hot_coverage"):
         if getattr(config, name) not in (None, NONE):
             raise OptionError(
-                f"{config.said(name)} has no head to cut: no draft head ships with hothead for {config.model_path}, so NGRAM drafts, from the text itself.",
+                f"{config.said(name)} has no head to cut: no draft head ships with hothead for {config.model_path}.",
+                "So NGRAM drafts, from the text itself.",
                 advice="Give a draft head with --draft, or drop the option.",
             )
     return "NGRAM"
 
 
 def resolve_shape(config: EngineConfig, algorithm: str) -> TreeShape:
-    """The tree's shape from what was said; the rest follows from it, or is the algorithm's default. Raises OptionError for more tokens than the tree holds."""
+    """The tree's shape from what was said; the rest follows from it, or is the algorithm's default. Raises OptionError for more tokens
+    than the tree holds."""
     default = DEFAULT_SHAPES[algorithm]
     if algorithm == "NONE":
         return default

@@ -15,8 +15,8 @@ from hothead.models.weights.base import WeightSource
 class DraftContext:
     """The target, where the draft lies, and the sizes that both share.
 
-    draft_path: given or shipped, None where the algorithm needs none. num_slots: KV slots, the same ones as the target's. context_length: tokens
-    per request at most. num_token_ids: real vocabulary of the tokenizer (the head may have padding rows behind it).
+    draft_path: given or shipped, None where the algorithm needs none. num_slots: KV slots, the same ones as the target's. context_length:
+    tokens per request at most. num_token_ids: real vocabulary of the tokenizer (the head may have padding rows behind it).
     """
 
     config: EngineConfig

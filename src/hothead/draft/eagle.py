@@ -1,7 +1,9 @@
-"""EAGLE: drafts from the target's own features with one decoder layer and a hot head. After EAGLE-2 (arXiv 2406.16858) and FR-Spec (arXiv 2502.14856).
+"""EAGLE: drafts from the target's own features with one decoder layer and a hot head. After EAGLE-2 (arXiv 2406.16858) and FR-Spec (arXiv
+2502.14856).
 
-Pairs of (feature at i, token at i + 1) are what the network eats. Those of committed tokens run in `observe`, as soon as the target's features are
-there, and leave keys and values at the same slots as the target's; those of draft tokens run level by level in `propose`, in scratch slots.
+Pairs of (feature at i, token at i + 1) are what the network eats. Those of committed tokens run in `observe`, as soon as the target's
+features are there, and leave keys and values at the same slots as the target's; those of draft tokens run level by level in `propose`, in
+scratch slots.
 """
 
 from __future__ import annotations
@@ -159,8 +161,8 @@ class EagleDrafter:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Newly committed pairs of one request: positions [n], the tokens that follow them [n], where their features lie in the step's hidden states
-    [n], and the slots of the whole context up to the last of them."""
+    """Newly committed pairs of one request: positions [n], the tokens that follow them [n], where their features lie in the step's hidden
+    states [n], and the slots of the whole context up to the last of them."""
 
     request_id: str
     positions: NDArray[np.int64]

@@ -1,8 +1,8 @@
 """How a draft tree grows: the best nodes of each level are expanded, the best of all are kept.
 
-After EAGLE-2 (arXiv 2406.16858), section 4: a node's value is the sum of the log-probabilities along its path; each level expands the topk nodes of the
-highest value, and the tree that is verified holds the nodes of the highest value overall. A child's value is never above its parent's, so
-the kept nodes form a tree.
+After EAGLE-2 (arXiv 2406.16858), section 4: a node's value is the sum of the log-probabilities along its path; each level expands the
+topk nodes of the highest value, and the tree that is verified holds the nodes of the highest value overall. A child's value is never
+above its parent's, so the kept nodes form a tree.
 """
 
 from __future__ import annotations

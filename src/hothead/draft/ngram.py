@@ -1,4 +1,5 @@
-"""NGRAM: drafts what followed the same last tokens earlier in the request. No weights, no head. After prompt lookup decoding (Saxena, 2023)."""
+"""NGRAM: drafts what followed the same last tokens earlier in the request. No weights, no head. After prompt lookup decoding (Saxena,
+2023)."""
 
 from __future__ import annotations
 

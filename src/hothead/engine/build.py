@@ -1,4 +1,5 @@
-"""From a configuration to a running core on this rank: device, dtype, target, drafter, cache, scheduler, in the order in which each needs the last."""
+"""From a configuration to a running core on this rank: device, dtype, target, drafter, cache, scheduler, in the order in which each needs
+the last."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One step of many requests, on every rank alike: who runs, what is drafted, what the target says, what is kept.
 
-Ranks run the same core on the same requests. Everything random or close is decided from merged data, and drafted trees are taken from rank 0, so ranks
-cannot drift apart. Stop strings, text and the clock are rank 0's business (`engine.py`).
+Ranks run the same core on the same requests. Everything random or close is decided from merged data, and drafted trees are taken from
+rank 0, so ranks cannot drift apart. Stop strings, text and the clock are rank 0's business (`engine.py`).
 """
 
 from __future__ import annotations

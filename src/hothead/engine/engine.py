@@ -1,7 +1,7 @@
 """The public face: requests in, text out. `EngineCore.step` (core.py) is what happens in between.
 
-Rank 0 runs this; the other ranks run `follow` on the same core. What only rank 0 knows (new requests, stop strings, aborts) travels as commands before the next
-step, so that every rank's scheduler stays in the same state.
+Rank 0 runs this; the other ranks run `follow` on the same core. What only rank 0 knows (new requests, stop strings, aborts) travels as
+commands before the next step, so that every rank's scheduler stays in the same state.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Completion:
 class Engine:
     """Generates text for many requests at once. A context manager: leaving it ends the other ranks.
 
-    Raises a HotheadError when the model, the draft head, the token map or the options do not fit each other. Under torchrun every process makes an
-    Engine; those with `is_leader` False only call `follow`.
+    Raises a HotheadError when the model, the draft head, the token map or the options do not fit each other. Under torchrun every process
+    makes an Engine; those with `is_leader` False only call `follow`.
     """
 
     def __init__(self, config: EngineConfig | None = None) -> None:
@@ -101,7 +101,8 @@ class Engine:
     ) -> list[Completion]:
         """Continue every prompt (text, or token ids as a chat template gives them) and return the completions in the same order.
 
-        on_output sees each step's new text as it comes; its request ids are those of the completions. Raises PromptError before anything runs.
+        on_output sees each step's new text as it comes; its request ids are those of the completions. Raises PromptError before anything
+        runs.
         """
         each = [sampling or SamplingParams()] * len(prompts) if not isinstance(sampling, Sequence) else list(sampling)
         assert len(each) == len(prompts), (len(each), len(prompts))
@@ -158,7 +159,8 @@ class Engine:
         return self._finished.pop(request_id)
 
     def abort(self, request_id: str) -> None:
-        """End a request at once; its completion has what came so far and the reason "abort". Requests that ended already stay as they are."""
+        """End a request at once; its completion has what came so far and the reason "abort". Requests that ended already stay as they
+        are."""
         if request_id in self._live:
             self._commands.append(_Command("finish", request_id))
             self._complete(request_id, "abort")

@@ -35,7 +35,8 @@ def cache_slots(config: EngineConfig, decoder: Decoder, context_length: int, sha
     if num_slots < config.block_size:
         raise OptionError(
             "There is no memory for the KV cache.",
-            f"One block of {config.block_size} tokens takes {config.block_size * bytes_per_slot / 2**20:.1f} MiB; {available_bytes / 2**20:.1f} MiB may be used.",
+            f"One block of {config.block_size} tokens takes {config.block_size * bytes_per_slot / 2**20:.1f} MiB; "
+            f"{available_bytes / 2**20:.1f} MiB may be used.",
             advice="Free memory, or use a smaller --block-size or a smaller model.",
         )
     return num_slots

@@ -1,8 +1,8 @@
 """How ranks come to life, find each other and die together.
 
-`tp_size` N on one machine: this process is rank 0 and starts the others. Under torchrun the processes exist already, on one host or several. Either way each
-runs the same core; only rank 0 has requests. A rank that dies takes the others down: its closed sockets wake whoever waits for it, rank 0
-watches its children, and a child that loses rank 0 ends itself.
+`tp_size` N on one machine: this process is rank 0 and starts the others. Under torchrun the processes exist already, on one host or
+several. Either way each runs the same core; only rank 0 has requests. A rank that dies takes the others down: its closed sockets wake
+whoever waits for it, rank 0 watches its children, and a child that loses rank 0 ends itself.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Ranks:
 def join_ranks(tp_size: int, device: torch.device, follow: Callable[[Ranks], None], num_threads: int | None) -> Ranks:
     """Ranks of this process, with all others started and connected.
 
-    follow: what a started rank runs until it returns; must be picklable (it goes to new processes). Raises OptionError if torchrun's process
-    count is not tp_size, RankError if a rank cannot be started.
+    follow: what a started rank runs until it returns; must be picklable (it goes to new processes). Raises OptionError if torchrun's
+    process count is not tp_size, RankError if a rank cannot be started.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if world_size > 1:

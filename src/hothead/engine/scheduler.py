@@ -36,8 +36,8 @@ class Scheduler:
         eos_token_ids: frozenset[int],
         forget: Callable[[str], None],
     ) -> None:
-        """max_prefill_tokens: prompt tokens per step, all requests together. num_scratch_slots: slots behind the last committed token that a
-        draft or a tree may use. forget: told about every request that leaves the cache."""
+        """max_prefill_tokens: prompt tokens per step, all requests together. num_scratch_slots: slots behind the last committed token
+        that a draft or a tree may use. forget: told about every request that leaves the cache."""
         self.cache = cache
         self.max_concurrency = max_concurrency
         self.max_prefill_tokens = max_prefill_tokens

@@ -17,8 +17,8 @@ from hothead.records import Batch, BatchRow, TokenTree
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """hidden: [N, D] for each row's new tokens and then its tree nodes. logits: for each scored row its root, then its nodes ([M, V], cut over
-    ranks), None when no row is scored."""
+    """hidden: [N, D] for each row's new tokens and then its tree nodes. logits: for each scored row its root, then its nodes ([M, V], cut
+    over ranks), None when no row is scored."""
 
     hidden: torch.Tensor
     logits: ShardedLogits | None

@@ -1,7 +1,8 @@
 """Where keys and values lie, and who may look at whom: one plan for prompts, chains, trees and drafts alike.
 
-A step computes N new tokens of several requests. Each request's context is a list of KV slots: first a prefix that all of its new tokens see, then a
-tail in which a mask says who sees whom (causal for a prompt, ancestors for a token tree). The plan is built once per step and used by every layer.
+A step computes N new tokens of several requests. Each request's context is a list of KV slots: first a prefix that all of its new tokens
+see, then a tail in which a mask says who sees whom (causal for a prompt, ancestors for a token tree). The plan is built once per step and
+used by every layer.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class AttentionRow:
     """One request's part of a step.
 
     slots: [S] int64, context in order, this step's tokens included. num_prefix: leading slots that every new token sees.
-    num_queries: new tokens T. tail_mask: [T, S - num_prefix] bool, True where a new token sees a tail slot; None for causal (then the tail is
-    the T new tokens). positions: [T] int64 of the new tokens. tail_positions: [S - num_prefix] int64; prefix slot i has position i.
+    num_queries: new tokens T. tail_mask: [T, S - num_prefix] bool, True where a new token sees a tail slot; None for causal (then the
+    tail is the T new tokens). positions: [T] int64 of the new tokens. tail_positions: [S - num_prefix] int64; prefix slot i has position i.
     """
 
     slots: NDArray[np.int64]
@@ -129,7 +130,8 @@ class AttentionPlan:
     ) -> torch.Tensor:
         """queries: [N, Hq, Dh]; keys, values: [N, Hkv, Dh] of the new tokens -> [N, Hq, Dh].
 
-        Writes the new keys and values to the pool first. kv_head_of_query: [Hq] int64, or None when query heads are Hkv groups of equal size.
+        Writes the new keys and values to the pool first. kv_head_of_query: [Hq] int64, or None when query heads are Hkv groups of equal
+        size.
         """
         if pool is not None:
             assert self.write_index is not None

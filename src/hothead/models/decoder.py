@@ -1,8 +1,8 @@
 """One decoder for all supported families: embedding, layers of attention and gated MLP, final norm, head; each cut over ranks.
 
-Differences between families are declared in `ModelConfig`, never asked by name here. Linear layers follow the usual split: query, key, value, gate and
-up by output rows, output and down by input columns with one all-reduce after each. Query heads are split with at most one head of difference, and a rank
-holds the KV heads that its query heads need, so tp_sizes that divide nothing work.
+Differences between families are declared in `ModelConfig`, never asked by name here. Linear layers follow the usual split: query, key,
+value, gate and up by output rows, output and down by input columns with one all-reduce after each. Query heads are split with at most one
+head of difference, and a rank holds the KV heads that its query heads need, so tp_sizes that divide nothing work.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """EAGLE's draft network: the target's own features one step ahead, from one decoder layer.
 
-Position i sees the target's feature at i and the token at i + 1 and predicts the feature at i + 1, which the target's head turns into the token at
-i + 2. Features are the target's hidden states after its final norm. After EAGLE (arXiv 2401.15077) and EAGLE-2 (arXiv 2406.16858); weight names as in
-their authors' checkpoints. The network is small and lies whole on every rank: cutting it would cost two collectives per draft step.
+Position i sees the target's feature at i and the token at i + 1 and predicts the feature at i + 1, which the target's head turns into the
+token at i + 2. Features are the target's hidden states after its final norm. After EAGLE (arXiv 2401.15077) and EAGLE-2 (arXiv
+2406.16858); weight names as in their authors' checkpoints. The network is small and lies whole on every rank: cutting it would cost two
+collectives per draft step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How one rank multiplies by its part of a weight: the plain road and a packed one that is faster for few rows on a CPU.
 
-The packed road hands the weight to oneDNN once, in the blocked layout that its kernels read; every later call skips the reordering that a plain
-call pays each time. It is taken for bfloat16 on a CPU whose oneDNN has native bfloat16. Both roads accumulate in float32.
+The packed road hands the weight to oneDNN once, in the blocked layout that its kernels read; every later call skips the reordering that a
+plain call pays each time. It is taken for bfloat16 on a CPU whose oneDNN has native bfloat16. Both roads accumulate in float32.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Attention of unrolled draft steps: every row sees the true past of its document, and its own draft steps since.
 
-At draft step s, the row that started from pair i (its root) attends to the keys of step 0 at positions up to i, and to the one key that each later step
-1..s made for the same root. The mask over the true past is therefore the same at every step; the later keys are one column each. This is the attention of
-a chain of draft steps over a KV cache, for all roots at once, as in HASS (arXiv 2408.15766) and EAGLE-3's training-time test (arXiv 2503.01840).
+At draft step s, the row that started from pair i (its root) attends to the keys of step 0 at positions up to i, and to the one key that
+each later step 1..s made for the same root. The mask over the true past is therefore the same at every step; the later keys are one
+column each. This is the attention of a chain of draft steps over a KV cache, for all roots at once, as in HASS (arXiv 2408.15766) and
+EAGLE-3's training-time test (arXiv 2503.01840).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _MULTIPLE = 32
 class DocumentSpan:
     """One document in the padded layout: its response rows, its columns in the padded keys, and the additive mask.
 
-    mask: [Q * G, K], 0 where visible, -inf elsewhere; rows are (response row, query head of its group); the last `num_reserved` columns are kept
-    for the keys of later draft steps.
+    mask: [Q * G, K], 0 where visible, -inf elsewhere; rows are (response row, query head of its group); the last `num_reserved` columns
+    are kept for the keys of later draft steps.
     """
 
     row_start: int
@@ -70,7 +71,8 @@ class AttentionLayout:
 
     def pad_keys(self, keys: torch.Tensor) -> torch.Tensor:
         """[Hkv, M, Dh] in batch order -> [Hkv, columns, Dh], padding zero."""
-        return _PadKeys.apply(keys, self.key_rows)  # type: ignore[no-any-return, no-untyped-call]
+        padded: torch.Tensor = _PadKeys.apply(keys, self.key_rows)  # type: ignore[no-untyped-call]
+        return padded
 
     def attend(
         self,
@@ -83,7 +85,9 @@ class AttentionLayout:
         """queries: [Hkv, N * G, Dh], already scaled, rows (response row, query head of its group); padded_keys, padded_values: of step 0;
         step_keys, step_values: [Hkv, N, Dh] of each later step -> [Hkv, N * G, Dh]."""
         assert len(step_keys) == len(step_values) <= self.num_reserved, (len(step_keys), len(step_values), self.num_reserved)
-        return _Attend.apply(self, queries, padded_keys, padded_values, len(step_keys), *step_keys, *step_values)  # type: ignore[no-any-return, no-untyped-call]
+        inputs = (self, queries, padded_keys, padded_values, len(step_keys), *step_keys, *step_values)
+        attended: torch.Tensor = _Attend.apply(*inputs)  # type: ignore[no-untyped-call]
+        return attended
 
 
 def _round_up(count: int) -> int:
@@ -98,7 +102,7 @@ class _PadKeys(torch.autograd.Function):
         return keys.index_select(1, key_rows.clamp(min=0)).mul_((key_rows >= 0).to(keys.dtype)[:, None])
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         (key_rows,) = ctx.saved_tensors
         is_real = key_rows >= 0
         # Each row has at most one column, so a copy is a sum.
@@ -146,7 +150,7 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         layout: AttentionLayout = ctx.layout
         num_later: int = ctx.num_later
         queries, padded_keys, padded_values, *rest = ctx.saved_tensors

@@ -1,4 +1,7 @@
-"""State of a training run on disk: written under a temporary name and renamed, so a run that is killed at any moment goes on from its last checkpoint."""
+"""State of a training run on disk.
+
+Written under a temporary name and renamed: a run that is killed at any moment goes on from its last checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,13 @@ class Progress:
     elapsed_s: float = 0.0
     num_tokens: int = 0
     evaluations: list[dict[str, object]] = field(default_factory=list)
+
+    def count_step(self, num_tokens: int, step_s: float, is_end_of_epoch: bool) -> None:
+        """One optimiser step more; evaluations and saving count as no time of training."""
+        self.num_steps += 1
+        self.num_tokens += num_tokens
+        self.elapsed_s += step_s
+        self.epoch, self.batch_index = (self.epoch + 1, 0) if is_end_of_epoch else (self.epoch, self.batch_index + 1)
 
 
 def save(path: Path, network: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, run_key: str) -> None:

@@ -1,9 +1,9 @@
 """Responses to train on: reading, the held-out split, and packing into batches of equal size.
 
-A row is a pair of the token at i + 1 and the target's feature at i; its position is i. A response of length R after a prompt of length L has the R
-*response rows* i = L-1 .. L+R-2, and before them L-1 *context rows*, which are attended to and carry no loss. In a batch the response rows of
-all documents come first and lie one after the other, so that everything that a row predicts is found one row later, and what it predicts with the
-features of s draft steps is found s + 1 rows later: all alignment between draft steps is slicing.
+A row is a pair of the token at i + 1 and the target's feature at i; its position is i. A response of length R after a prompt of length L
+has the R *response rows* i = L-1 .. L+R-2, and before them L-1 *context rows*, which are attended to and carry no loss. In a batch the
+response rows of all documents come first and lie one after the other, so that everything that a row predicts is found one row later, and
+what it predicts with the features of s draft steps is found s + 1 rows later: all alignment between draft steps is slicing.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Document:
 class Batch:
     """Packed documents. N response rows (padding at the end), M rows in all (response rows, then context rows), B documents.
 
-    documents: their indices. next_token_ids: [M] int64, the token at i + 1; positions: [M] int64, i. The four tuples have one entry per document: how
-    many rows of each kind it has, and where they start. num_after: [N] int64, response rows of the same document behind each row (-1 for padding): the loss of draft step s counts where num_after > s.
+    documents: their indices. next_token_ids: [M] int64, the token at i + 1; positions: [M] int64, i. The four tuples have one entry per
+    document: how many rows of each kind it has, and where they start. num_after: [N] int64, response rows of the same document behind
+    each row (-1 for padding): the loss of draft step s counts where num_after > s.
     """
 
     documents: tuple[int, ...]
@@ -62,7 +63,9 @@ class Batch:
 
 
 def read_documents(path: Path, vocab_size: int, max_length: int) -> list[Document]:
-    """Responses with at least two tokens, cut to max_length tokens with their prompt. Raises DataError with the line for anything malformed.
+    """Responses with at least two tokens, cut to max_length tokens with their prompt.
+
+    Raises DataError with the line for anything malformed.
 
     A last line without a line break is left out: the file is still being written.
     """

@@ -1,8 +1,9 @@
 """`hothead train eagle` from prompts or responses to a draft head that `--draft` takes: read this file first.
 
-1. responses: the target answers the prompts (`responses.py`), or they are given. 2. features: the target's hidden states of every response, once
-(`features.py`). 3. hot vocabulary: counted on the training responses. 4. expected head rows: the target's distribution over it (`losses.py`). 5. training
-(`loop.py`), with an exported head in the output folder after every evaluation. All five go on where they stopped.
+1. responses: the target answers the prompts (`responses.py`), or they are given. 2. features: the target's hidden states of every
+response, once (`features.py`). 3. hot vocabulary: counted on the training responses. 4. expected head rows: the target's distribution
+over it (`losses.py`). 5. training (`loop.py`), with an exported head in the output folder after every evaluation. All five go on where they
+stopped.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from hothead.vocab.token_map import TokenMap
 class Callbacks:
     """What a caller sees and supplies.
 
-    on_stage(stage, done, in all): "responses", "features" and "distributions". on_step: every optimiser step. write_responses: needed with --prompts.
-    measure(folder of the head as it stands) -> further figures for each evaluation, such as tokens per step of the real engine.
+    on_stage(stage, done, in all): "responses", "features" and "distributions". on_step: every optimiser step. write_responses: needed
+    with --prompts. measure(folder of the head as it stands) -> further figures for each evaluation, such as tokens per step of the real
+    engine.
     """
 
     on_stage: Callable[[str, int, int], None]
@@ -43,7 +45,10 @@ class Callbacks:
 
 
 def train_eagle(config: TrainEagleConfig, target: FrozenTarget, callbacks: Callbacks) -> Progress:
-    """Train a head; it and its token map lie in config.output afterwards. Raises OptionError, DataError, OutputError, CheckpointError, HotMapError."""
+    """Train a head; it and its token map lie in config.output afterwards.
+
+    Raises OptionError, DataError, OutputError, CheckpointError, HotMapError.
+    """
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     keep_freed_memory()

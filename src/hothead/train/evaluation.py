@@ -17,8 +17,9 @@ from hothead.train.network import ComputeWeights, EagleHead, RotaryTables
 class Evaluation:
     """Means over held-out response tokens, one entry per draft step where a tuple.
 
-    cross_entropy, accuracy: on the document's own tokens (top-1 hits; a token outside the hot vocabulary is a miss). chain_acceptance: share of roots for which the
-    first s + 1 tokens of the head's own greedy chain are all right. tokens_per_step: of greedy speculative decoding by such chains, bonus token included.
+    cross_entropy, accuracy: on the document's own tokens (top-1 hits; a token outside the hot vocabulary is a miss). chain_acceptance:
+    share of roots for which the first s + 1 tokens of the head's own greedy chain are all right. tokens_per_step: of greedy speculative
+    decoding by such chains, bonus token included.
     """
 
     cross_entropy: tuple[float, ...]

@@ -24,8 +24,9 @@ from hothead.train.network import HeadShape, RotaryTables, UnrollInputs
 class FrozenTarget:
     """What training needs of the target.
 
-    weights_fingerprint: changes whenever the weights do; names cached features. embedding, head: [V, D], the same tensor where they are tied. rotary: tables of the head's own rotary embedding for so many positions.
-    hidden_states: see `features.HiddenStates`. eos_token_ids are always in the hot vocabulary. config: what the head's config.json takes over.
+    weights_fingerprint: changes whenever the weights do; names cached features. embedding, head: [V, D], the same tensor where they are
+    tied. rotary: tables of the head's own rotary embedding for so many positions. hidden_states: see `features.HiddenStates`.
+    eos_token_ids are always in the hot vocabulary. config: what the head's config.json takes over.
     """
 
     name: str
@@ -46,10 +47,10 @@ class FrozenTarget:
 
 @dataclass(frozen=True)
 class Example:
-    """One training step's tensors; N response rows as in `dataset.Batch`, with num_steps rows of padding behind the arrays that are read ahead.
+    """One training step's tensors; N response rows as in `dataset.Batch`, and num_steps rows of padding where reading ahead needs them.
 
-    expected_rows: [N + S, D], features: [M, D], both at the row's own position; hot_indices: [M] int64 of each row's next token, -1 outside the hot vocabulary;
-    num_after: [N] int64, see Batch.
+    expected_rows: [N + S, D], features: [M, D], both at the row's own position; hot_indices: [M] int64 of each row's next token, -1
+    outside the hot vocabulary; num_after: [N] int64, see Batch.
     """
 
     inputs: UnrollInputs
@@ -77,6 +78,7 @@ class ExampleSource:
         self.num_steps = num_steps
         self.batch_rows = batch_rows
         self.dtype = dtype
+        self.target_fingerprint = target.weights_fingerprint
         self._features = features
         self._scales = scales
         self._groups = target.shape.num_heads // target.shape.num_kv_heads

@@ -1,8 +1,8 @@
 """The target's features of every document, written once and read many times.
 
-Shards of documents lie in one folder as .npy files of bfloat16 bits (uint16 [tokens, D]), each named by the hash of the target and of its documents' token
-ids. A shard is written under a temporary name and renamed, so an interrupted run goes on where it stopped, and a longer file of
-responses reuses what is there.
+Shards of documents lie in one folder as .npy files of bfloat16 bits (uint16 [tokens, D]), each named by the hash of the target and of its
+documents' token ids. A shard is written under a temporary name and renamed, so an interrupted run goes on where it stopped, and a longer
+file of responses reuses what is there.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def _write_shard(path: Path, documents: Sequence[Document], hidden_states: Hidde
     order = sorted(range(len(documents)), key=lambda index: -len(documents[index].token_ids))
     parts: dict[int, npt.NDArray[np.uint16]] = {}
     while order:
-        taken, num_tokens = [], 0
+        taken: list[int] = []
+        num_tokens = 0
         while order and (not taken or num_tokens + len(documents[order[0]].token_ids) <= batch_tokens):
             taken.append(order.pop(0))
             num_tokens += len(documents[taken[-1]].token_ids)

@@ -19,23 +19,22 @@ from hothead.train.config import TrainEagleConfig
 from hothead.train.dataset import epoch_batches, fingerprint
 from hothead.train.evaluation import Evaluation, evaluate
 from hothead.train.examples import Example, ExampleSource
+from hothead.train.interrupt import InterruptBetweenSteps
 from hothead.train.losses import distillation_loss
 from hothead.train.network import EagleHead, RotaryTables
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a callback sees. share_done: of the budget. evaluation: at checkpoints only."""
+    """What a callback sees after a step. share_done: of the budget. evaluation: at checkpoints only."""
 
-    num_steps: int
+    progress: Progress
     share_done: float
-    epoch: int
     cross_entropy: float
     feature_loss: float
     gradient_norm: float
     learning_rate: float
     tokens_per_s: float
-    elapsed_s: float
     evaluation: Evaluation | None = None
 
 
@@ -49,9 +48,10 @@ def train(
     on_step: Callable[[StepReport], None],
     on_evaluation: Callable[[Progress], dict[str, object]] | None = None,
 ) -> Progress:
-    """Train until the budget is used up, from the checkpoint if there is one. KeyboardInterrupt saves and is raised again.
+    """Train until the budget is used up, from the checkpoint if there is one.
 
-    on_evaluation: called with each evaluation (the last of `progress.evaluations`) before its checkpoint; what it returns is added to its figures.
+    on_evaluation: called with each evaluation (the last of `progress.evaluations`) before its checkpoint; what it returns is added to its
+    figures. Ctrl-C finishes the step, saves and raises KeyboardInterrupt; a second one raises at once.
     """
     keep_freed_memory()
     optimizer = make_optimizer(config, network)
@@ -59,48 +59,30 @@ def train(
     progress = Progress()
     if checkpoint_path.exists():
         progress = checkpoint.load(checkpoint_path, network, optimizer, run_key)
-    started_s, saved_s = time.monotonic() - progress.elapsed_s, progress.elapsed_s
-    recent: list[torch.Tensor] = []
-    try:
+    batches = _batches(config, training, progress)
+    saved_s = progress.elapsed_s
+    with InterruptBetweenSteps() as interrupt:
         while _share_done(config, progress) < 1:
-            batches = epoch_batches(training.documents, config.batch_tokens, training.num_steps, config.seed, progress.epoch)
-            while progress.batch_index < len(batches) and _share_done(config, progress) < 1:
-                example = training.load(batches[progress.batch_index])
-                rate = _learning_rate(config, progress)
-                step_started_s = time.monotonic()
-                parts, norm = optimiser_step(config, network, optimizer, example, training, rotary, rate)
-                progress.num_steps += 1
-                progress.batch_index += 1
-                num_tokens = int((example.num_after > 0).sum())
-                progress.num_tokens += num_tokens
-                now_s = time.monotonic()
-                progress.elapsed_s = now_s - started_s
-                is_last = _share_done(config, progress) >= 1
-                evaluation = None
-                if is_last or progress.elapsed_s - saved_s >= config.checkpoint_minutes * 60:
-                    evaluation = _evaluate(network, held_out, rotary, progress, on_evaluation)
-                    checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
-                    started_s += time.monotonic() - now_s  # evaluating is not training
-                    saved_s = progress.elapsed_s
-                on_step(
-                    StepReport(
-                        progress.num_steps,
-                        min(_share_done(config, progress), 1.0),
-                        progress.epoch,
-                        float(parts[0]),
-                        float(parts[1]),
-                        norm,
-                        rate,
-                        num_tokens / (now_s - step_started_s),
-                        progress.elapsed_s,
-                        evaluation,
-                    )
-                )
-            if progress.batch_index >= len(batches):
-                progress.epoch, progress.batch_index = progress.epoch + 1, 0
-    except KeyboardInterrupt:
-        checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
-        raise
+            started_s = time.monotonic()
+            example = training.load(batches[progress.batch_index])
+            rate = _learning_rate(config, progress)
+            parts, gradient_norm = optimiser_step(config, network, optimizer, example, training, rotary, rate)
+            step_s = time.monotonic() - started_s
+            num_tokens = int((example.num_after > 0).sum())
+            progress.count_step(num_tokens, step_s, is_end_of_epoch=progress.batch_index + 1 == len(batches))
+            if progress.batch_index == 0:
+                batches = _batches(config, training, progress)
+            evaluation = None
+            if _share_done(config, progress) >= 1 or progress.elapsed_s - saved_s >= config.checkpoint_minutes * 60:
+                evaluation = _evaluate(network, held_out, rotary, progress, on_evaluation)
+            if evaluation is not None or interrupt.is_interrupted:
+                checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
+                saved_s = progress.elapsed_s
+            share_done = min(_share_done(config, progress), 1.0)
+            loss, feature_loss = parts.tolist()
+            on_step(StepReport(progress, share_done, loss, feature_loss, gradient_norm, rate, num_tokens / step_s, evaluation))
+            if interrupt.is_interrupted:
+                raise KeyboardInterrupt
     return progress
 
 
@@ -123,7 +105,7 @@ def optimiser_step(
     """One step. -> ([2] mean cross-entropy and feature loss over depths, gradient norm before clipping)."""
     loss, parts = unrolled_loss(config, network, example, source, rotary)
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(network.parameters(), config.max_gradient_norm)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
@@ -160,7 +142,10 @@ def unrolled_loss(
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to reuse large blocks instead of returning them to the system: page faults of every step's tensors cost as much as its arithmetic."""
+    """Tell glibc to reuse large blocks instead of returning them to the system.
+
+    The page faults of every step's tensors would cost as much as its arithmetic.
+    """
     try:
         library = ctypes.CDLL(None)
         m_trim_threshold, m_mmap_max = -1, -4
@@ -185,6 +170,11 @@ def _evaluate(
     return evaluation
 
 
+def _batches(config: TrainEagleConfig, training: ExampleSource, progress: Progress) -> list[tuple[int, ...]]:
+    """The batches of the epoch that the run is in."""
+    return epoch_batches(training.documents, config.batch_tokens, training.num_steps, config.seed, progress.epoch)
+
+
 def _share_done(config: TrainEagleConfig, progress: Progress) -> float:
     if config.num_steps is not None:
         return progress.num_steps / config.num_steps
@@ -201,6 +191,7 @@ def _run_key(config: TrainEagleConfig, training: ExampleSource, held_out: Exampl
     """What must stay the same when a run goes on. Budget and intervals may change."""
     fixed = ("num_unrolled", "batch_tokens", "seed", "hard_label_share", "feature_weight", "depth_decay")
     content = {name: getattr(config, name) for name in fixed}
+    content["target"] = training.target_fingerprint
     content["training"] = fingerprint(training.documents)
     content["held_out"] = fingerprint(held_out.documents)
     content["hot"] = hashlib.sha256(training.hot_token_ids.numpy().astype("<i8").tobytes()).hexdigest()

@@ -1,8 +1,8 @@
 """What the head learns: the target's distribution over the hot vocabulary, and its features.
 
-The cross-entropy against the target's distribution t is lse(z) - h . E_t, where z = W h are the student's hot logits and E_t = sum_v t_v W_v is the
-*expected head row* under t; its gradient is E_softmax(z) - E_t. E_t has D numbers and does not change during training, so it is computed once per token
-of data, and no step of training ever touches teacher logits.
+The cross-entropy against the target's distribution t is lse(z) - h . E_t, where z = W h are the student's hot logits and E_t = sum_v t_v
+W_v is the *expected head row* under t; its gradient is E_softmax(z) - E_t. E_t has D numbers and does not change during training, so it
+is computed once per token of data, and no step of training ever touches teacher logits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _CHUNK_ROWS = 1024
 
 
 def expected_head_rows(features: torch.Tensor, hot_rows: torch.Tensor) -> torch.Tensor:
-    """features: [N, D], hot_rows: [H, D] -> [N, D] float32: head rows averaged under the target's distribution, renormalised over the hot vocabulary."""
+    """Head rows averaged under the target's distribution, which is renormalised over the hot vocabulary.
+
+    features: [N, D], hot_rows: [H, D] -> [N, D] float32.
+    """
     parts = []
     for chunk in features.split(_CHUNK_ROWS):
         shares = torch.softmax(F.linear(chunk, hot_rows), -1)  # [n, H]
@@ -32,11 +35,13 @@ def distillation_loss(
     token_weights: torch.Tensor,
     feature_weights: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum over rows of token_weight * cross-entropy + feature_weight * smooth L1 (mean over D); the two sums apart come second, [2], without gradient.
+    """Sum over rows of token_weight * cross-entropy + feature_weight * smooth L1 (mean over D); and [2] its two parts, no gradient.
 
-    predicted, expected_rows, target_features: [N, D]; hot_rows: [H, D]; token_weights, feature_weights: [N] float32. Only `predicted` receives a gradient.
+    predicted, expected_rows, target_features: [N, D]; hot_rows: [H, D]; token_weights, feature_weights: [N] float32. Only `predicted`
+    receives a gradient.
     """
-    loss, parts = _Distillation.apply(predicted, hot_rows, expected_rows, target_features, token_weights, feature_weights)  # type: ignore[no-untyped-call]
+    inputs = (predicted, hot_rows, expected_rows, target_features, token_weights, feature_weights)
+    loss, parts = _Distillation.apply(*inputs)  # type: ignore[no-untyped-call]
     return loss, parts
 
 
@@ -75,6 +80,6 @@ class _Distillation(torch.autograd.Function):
         return sums.sum(), sums
 
     @staticmethod
-    def backward(ctx: Any, above: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, above: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradient * above.to(gradient.dtype), None, None, None, None, None

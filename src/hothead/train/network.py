@@ -1,10 +1,10 @@
 """The EAGLE head as a trainable network: weight names of the authors' checkpoints, unrolled over draft steps.
 
-fc over (embedding of the token at i + 1, feature at i), then one decoder layer without a norm before its attention and without a norm after it; the
-output is the feature at i + 1. Master weights are float32; `compute_weights` makes the copies that a pass multiplies with.
+fc over (embedding of the token at i + 1, feature at i), then one decoder layer without a norm before its attention and without a norm
+after it; the output is the feature at i + 1. Master weights are float32; `compute_weights` makes the copies that a pass multiplies with.
 
-Training is in *unit features*: features and embeddings are divided by their root mean square, the head's rows multiplied by it. `export_state` folds these
-scales into the weights, so that the exported head works on the target's own features.
+Training is in *unit features*: features and embeddings are divided by their root mean square, the head's rows multiplied by it.
+`export_state` folds these scales into the weights, so that the exported head works on the target's own features.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RotaryTables:
 
 @dataclass(frozen=True)
 class UnrollInputs:
-    """embeddings: [M, D] of each row's next token, features: [M, D], both in unit scale; positions: [M]; see `dataset.Batch` for the order of rows."""
+    """Rows in the order of `dataset.Batch`. embeddings: [M, D] of each row's next token, features: [M, D], both unit; positions: [M]."""
 
     embeddings: torch.Tensor
     features: torch.Tensor
@@ -123,8 +123,9 @@ class EagleHead(nn.Module):
     ) -> list[torch.Tensor]:
         """Features that draft steps 0..num_steps-1 predict from every response row as root: num_steps tensors [N, D].
 
-        Entry n of step s predicts the feature s + 1 positions behind row n's. The tokens between are the document's own, or, with `next_embeddings` (predicted
-        features [N, D] -> embeddings [N, D] of the tokens chosen from them), the head's own: a real chain of draft steps.
+        Entry n of step s predicts the feature s + 1 positions behind row n's. The tokens between are the document's own, or, with
+        `next_embeddings` (predicted features [N, D] -> embeddings [N, D] of the tokens chosen from them), the head's own: a real chain of
+        draft steps.
         """
         num_rows = inputs.layout.num_rows
         shape = self.shape
@@ -138,7 +139,7 @@ class EagleHead(nn.Module):
         hidden = hidden[:num_rows]
         queries = F.linear(hidden, weights.qkv[:num_query_columns]).view(num_rows, -1, shape.head_dim)
         queries = rotary.rotate(queries, inputs.positions[:num_rows])
-        predicted = []
+        predicted: list[torch.Tensor] = []
         step_keys: list[torch.Tensor] = []
         step_values: list[torch.Tensor] = []
         for step in range(num_steps):
@@ -167,8 +168,8 @@ class EagleHead(nn.Module):
     def export_state(self, embedding_rms: float, feature_rms: float) -> dict[str, torch.Tensor]:
         """Weights for the target's own features and embeddings instead of unit ones, float32, by the checkpoint's names.
 
-        The residual stream is feature_rms times that of training: what reads it is divided by feature_rms, what adds to it multiplied. The norm before the MLP
-        takes the scale out by itself.
+        The residual stream is feature_rms times that of training: what reads it is divided by feature_rms, what adds to it multiplied.
+        The norm before the MLP takes the scale out by itself.
         """
         state = {name: parameter.detach().clone() for name, parameter in self.named_parameters()}
         width = self.shape.hidden_size

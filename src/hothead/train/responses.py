@@ -15,7 +15,10 @@ WriteResponses = Callable[[Sequence[str]], Iterable[tuple[int, Sequence[int], Se
 def collect_responses(
     prompts: Sequence[str], path: Path, write_responses: WriteResponses, progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """Complete the JSONL file of responses (`prompt_index`, `prompt_token_ids`, `response_token_ids`). progress(done, in all) after each response."""
+    """Complete the JSONL file of responses (`prompt_index`, `prompt_token_ids`, `response_token_ids` on each line).
+
+    progress(done, in all) after each response.
+    """
     answered = _answered(path, len(prompts))
     missing = [index for index in range(len(prompts)) if index not in answered]
     if not missing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hothead.errors import PromptError, TokenizerError
-from hothead.models.catalog import CATALOG, model_folder
 from hothead.models.chat_template import ChatTemplate
 from hothead.models.tokenizer import StreamDecoder, Tokenizer
 
@@ -341,18 +339,9 @@ def test_special_tokens_written_as_tables(tmp_path: Path) -> None:
 # The default model
 
 
-def default_model() -> Path:
-    """$HOTHEAD_TEST_MODEL or the fetched file."""
-    named = os.environ.get("HOTHEAD_TEST_MODEL")
-    path = Path(named) if named else model_folder("smollm2-135m-instruct") / CATALOG["smollm2-135m-instruct"].file.file_name
-    if not path.is_file():
-        pytest.skip("the default model is not here: hothead models pull smollm2-135m-instruct")
-    return path
-
-
 @pytest.mark.real_model
-def test_the_default_models_tokenizer() -> None:
-    tokenizer = Tokenizer.load(default_model())
+def test_the_default_models_tokenizer(default_model: Path) -> None:
+    tokenizer = Tokenizer.load(default_model)
     assert (tokenizer.vocab_size, tokenizer.eos_token_id) == (49152, 2)
     assert tokenizer.fingerprint.startswith("e079c56b30fbfd0d")
     for text in TEXTS:
@@ -366,12 +355,11 @@ def test_the_default_models_tokenizer() -> None:
 
 @pytest.mark.real_model
 @pytest.mark.slow
-def test_the_default_model_tokenizes_as_transformers_does() -> None:
+def test_the_default_model_tokenizes_as_transformers_does(default_model: Path) -> None:
     import transformers
 
-    path = default_model()
-    ours = Tokenizer.load(path)
-    reference = transformers.AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    ours = Tokenizer.load(default_model)
+    reference = transformers.AutoTokenizer.from_pretrained(str(default_model.parent), gguf_file=default_model.name)
     # transformers passes over tokenizer.ggml.pre: its cut differs where digits follow several spaces
     steps = [tokenizers.pre_tokenizers.Digits(individual_digits=True), tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)]
     reference.backend_tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(steps)

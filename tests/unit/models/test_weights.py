@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from hothead.errors import CheckpointError
-from hothead.models.catalog import CATALOG, model_folder
 from hothead.models.config import load_config
 from hothead.models.weights import base, open_weights
 from hothead.models.weights.accounting import account
@@ -445,14 +443,10 @@ def test_a_stored_copy_of_a_tied_head_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_model
-def test_the_default_models_rows_equal_the_librarys_reader() -> None:
-    named = os.environ.get("HOTHEAD_TEST_MODEL")
-    path = Path(named) if named else model_folder("smollm2-135m-instruct") / CATALOG["smollm2-135m-instruct"].file.file_name
-    if not path.is_file():
-        pytest.skip("the default model is not here: hothead models pull smollm2-135m-instruct")
-    source = open_weights(path)
-    account(source, load_config(path).tensor_shapes(), has_tied_head=True)
-    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+def test_the_default_models_rows_equal_the_librarys_reader(default_model: Path) -> None:
+    source = open_weights(default_model)
+    account(source, load_config(default_model).tensor_shapes(), has_tied_head=True)
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(default_model).tensors}
 
     def whole(name: str) -> torch.Tensor:
         return torch.from_numpy(np.array(gguf.dequantize(tensors[name].data, tensors[name].tensor_type)))
