@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.e2e.test_ranks import rank_pids, wait_until_gone
+from tests.support.tiny import make_eagle, make_model
 
 from hothead.cli.main import run
 from hothead.vocab.token_map import TokenMap
-from tests.e2e.test_ranks import rank_pids, wait_until_gone
-from tests.support.tiny import make_eagle, make_model
 
 PROMPT = "the quick brown fox"
 Run = Callable[..., tuple[int, str, str]]
@@ -110,7 +110,7 @@ def test_a_prompt_past_the_context_window_is_refused_with_the_numbers(generate: 
         (np.asarray([5, 6, 5], np.int64), "5"),
         (np.asarray([5, -1], np.int64), "-1"),
         (np.asarray([5.0, 6.0], np.float32), "float"),
-        (np.asarray([[5, 6]], np.int64), "2-D"),
+        (np.asarray([[5, 6]], np.int64), "shape [1, 2]"),
     ],
     ids=["out of range", "duplicated", "negative", "float", "2-D"],
 )

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.decode import Decoded, decode, decode_on_rank, make_core
+from tests.support.ranks import run_on_ranks
 
 from hothead.config.sampling import SamplingParams
 from hothead.models.catalog import shipped_draft
 from hothead.models.tokenizer import Tokenizer
-from tests.support.decode import Decoded, decode, decode_on_rank, make_core
-from tests.support.ranks import run_on_ranks
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow]
 

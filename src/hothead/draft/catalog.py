@@ -13,7 +13,7 @@ from hothead.draft.ngram import NgramDrafter
 from hothead.errors import OptionError
 
 DEFAULT_SHAPES = {"EAGLE": TreeShape(5, 4, 12), "NGRAM": TreeShape(8, 1, 9), "NONE": TreeShape(0, 1, 1)}
-"""What is drafted when nothing is said: measured best on a CPU with one request at a time (docs/guides/speed.md)."""
+"""What is drafted when nothing is said: measured best on a CPU with one request at a time."""
 
 DRAFTERS: dict[str, Callable[[DraftContext], Drafter]] = {
     "EAGLE": load_eagle,

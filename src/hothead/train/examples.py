@@ -83,11 +83,10 @@ class ExampleSource:
         self._scales = scales
         self._groups = target.shape.num_heads // target.shape.num_kv_heads
         self._embedding = (target.embedding.float() / scales.embedding).to(dtype)
-        # Exact in bfloat16 where feature_scale is a power of two.
-        self.hot_rows = (target.head[torch.from_numpy(hot_token_ids)].float() * scales.feature).to(dtype)
+        self.hot_token_ids = torch.tensor(hot_token_ids)
+        self.hot_rows = (target.head[self.hot_token_ids].float() * scales.feature).to(dtype)
         self._hot_index = torch.full((target.vocab_size,), -1, dtype=torch.int64)
-        self._hot_index[torch.from_numpy(hot_token_ids)] = torch.arange(len(hot_token_ids))
-        self.hot_token_ids = torch.from_numpy(hot_token_ids)
+        self._hot_index[self.hot_token_ids] = torch.arange(len(hot_token_ids))
         self._starts = np.cumsum([0, *(document.num_response_rows for document in documents)])
         self._expected: npt.NDArray[np.float16] | None = None
 

@@ -75,13 +75,14 @@ def train(
             evaluation = None
             if _share_done(config, progress) >= 1 or progress.elapsed_s - saved_s >= config.checkpoint_minutes * 60:
                 evaluation = _evaluate(network, held_out, rotary, progress, on_evaluation)
-            if evaluation is not None or interrupt.is_interrupted:
                 checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
                 saved_s = progress.elapsed_s
             share_done = min(_share_done(config, progress), 1.0)
             loss, feature_loss = parts.tolist()
             on_step(StepReport(progress, share_done, loss, feature_loss, gradient_norm, rate, num_tokens / step_s, evaluation))
             if interrupt.is_interrupted:
+                if evaluation is None:
+                    checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
                 raise KeyboardInterrupt
     return progress
 

@@ -33,11 +33,13 @@ def make_target() -> FrozenTarget:
     return FrozenTarget(
         "tiny",
         "0" * 64,
+        "1" * 64,
         SHAPE,
         embedding,
         torch.randn(VOCAB_SIZE, SHAPE.hidden_size, generator=generator),
         lambda num_positions, dtype: RotaryTables.plain(num_positions, SHAPE.head_dim, 10000.0, dtype),
         hidden_states,
+        (0,),
         {"model_type": "llama", "vocab_size": VOCAB_SIZE},
     )
 
