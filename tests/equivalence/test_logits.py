@@ -11,7 +11,7 @@ from tests.support.ranks import run_on_ranks
 from tests.support.tiny import make_model
 from transformers import AutoModelForCausalLM
 
-from hothead.models.config import load_config
+from hothead.models.config_files import load_config
 from hothead.models.decoder import Decoder
 from hothead.models.weights import open_weights
 from hothead.parallel.groups import RankGroup, SingleRank

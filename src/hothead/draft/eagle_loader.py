@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from hothead.draft.eagle import EagleDrafter
 from hothead.errors import CheckpointError, DraftError, HotMapError
 from hothead.models.config import ModelConfig, from_hugging_face
 from hothead.models.eagle import EagleNetwork
+from hothead.models.json_file import read_json_table
 from hothead.models.weights import open_weights
 from hothead.models.weights.accounting import account
 from hothead.parallel.hot_head import HotHead
@@ -62,12 +62,7 @@ def read_eagle_config(folder: Path) -> ModelConfig:
         raise DraftError(
             f"{folder} is not a draft head: it has no config.json.", advice="Give the folder that holds config.json and the weights."
         )
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{file} is not a JSON object.")
+    values = read_json_table(file, CheckpointError)
     architectures = [str(name) for name in values.get("architectures") or ["LlamaForCausalLM"]]
     if architectures[0] not in ("LlamaForCausalLM", "LlamaForCausalLMEagle"):
         raise DraftError(

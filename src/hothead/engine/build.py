@@ -17,7 +17,8 @@ from hothead.engine.memory import cache_slots
 from hothead.engine.scheduler import Scheduler
 from hothead.engine.target import Target
 from hothead.errors import ModelNotFoundError, OptionError
-from hothead.models.config import ModelConfig, load_config
+from hothead.models.config import ModelConfig
+from hothead.models.config_files import load_config
 from hothead.models.decoder import Decoder
 from hothead.models.weights import open_weights
 from hothead.models.weights.accounting import account

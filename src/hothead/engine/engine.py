@@ -25,7 +25,7 @@ from hothead.engine.stats import RequestStats
 from hothead.engine.text import TextStream
 from hothead.errors import PromptError, RankError
 from hothead.models.catalog import resolve_model, shipped_draft
-from hothead.models.config import load_config
+from hothead.models.config_files import load_config
 from hothead.models.tokenizer import StreamDecoder, Tokenizer
 from hothead.records import Request, StepOutput
 from hothead.verify.noise import resolve_seed

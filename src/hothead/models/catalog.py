@@ -110,7 +110,7 @@ def shipped_draft(name: str) -> Path | None:
 
 def describe_model(model: ModelFiles, tp_sizes: tuple[int, ...] = (1, 2, 4, 8)) -> dict[str, object]:
     """What `models show` says, ready for JSON. Reads configuration, tokenizer and headers, no weights."""
-    from hothead.models.config import load_config
+    from hothead.models.config_files import load_config
     from hothead.models.tokenizer import Tokenizer
     from hothead.models.weights import open_weights
     from hothead.parallel.partition import VocabShards

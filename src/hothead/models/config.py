@@ -6,14 +6,12 @@ here would produce fluent nonsense later. Nothing in this module imports torch, 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hothead.errors import ModelConfigError, ModelNotFoundError, nearest
+from hothead.errors import ModelConfigError, nearest
 from hothead.models.families import FAMILIES, UNIMPLEMENTED_KEYS, Family, When
 from hothead.models.rope import RopeConfig, rope_from_hugging_face
 
@@ -87,23 +85,6 @@ class ModelConfig:
         if not self.tie_word_embeddings:
             shapes["lm_head.weight"] = (self.vocab_size, self.hidden_size)
         return shapes
-
-
-def load_config(path: str | Path) -> ModelConfig:
-    """The configuration of a Hugging Face folder (config.json, generation_config.json) or of a `.gguf` file."""
-    path = Path(path)
-    if path.suffix == ".gguf":
-        from hothead.models.gguf_config import from_gguf
-        from hothead.models.weights.gguf_header import read_gguf_header
-
-        return from_gguf(read_gguf_header(path))
-    if not (path / "config.json").is_file():
-        raise ModelNotFoundError(
-            f"{path} is not a model: it has no config.json.",
-            advice="Give a folder with config.json, tokenizer.json and .safetensors files, or a .gguf file.",
-        )
-    generation = _read_json(path / "generation_config.json") if (path / "generation_config.json").is_file() else None
-    return from_hugging_face(_read_json(path / "config.json"), generation, path.name or str(path))
 
 
 def from_hugging_face(config: Mapping[str, Any], generation_config: Mapping[str, Any] | None, where: str) -> ModelConfig:
@@ -313,13 +294,3 @@ class IntReader:
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise ModelConfigError(f"{self.where} has {key} = {value!r}; it must be a whole number above 0.")
         return value
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelConfigError(f"{path} cannot be read as JSON: {error}.", advice="Fetch the model again.") from error
-    if not isinstance(content, dict):
-        raise ModelConfigError(f"{path} holds a {type(content).__name__} instead of a table.")
-    return content

@@ -32,6 +32,7 @@ class Decoder:
         config: ModelConfig,
         group: RankGroup,
         embedding: VocabEmbedding,
+        rotary: Rotary,
         layers: Sequence[DecoderLayer],
         final_norm: torch.Tensor,
         head: VocabHead,
@@ -39,6 +40,7 @@ class Decoder:
         self.config = config
         self.group = group
         self.embedding = embedding
+        self.rotary = rotary
         self.layers = layers
         self.final_norm = final_norm
         self.head = head
@@ -58,14 +60,14 @@ class Decoder:
         reader = LayerReader(source, dtype, device)
         shards = VocabShards(config.vocab_size, num_shards=group.size)
         start, stop = shards.range(group.rank)
-        rotary = Rotary.make(config, num_positions or config.context_length, dtype, device)
         embedding_rows = reader.read("model.embed_tokens.weight", rows=slice(start, stop))
         head_rows = embedding_rows if config.tie_word_embeddings else reader.read("lm_head.weight", rows=slice(start, stop))
-        layers = [DecoderLayer.load(config, reader, f"model.layers.{index}.", index, group, rotary) for index in range(config.num_layers)]
+        layers = [DecoderLayer.load(config, reader, f"model.layers.{index}.", index, group) for index in range(config.num_layers)]
         return Decoder(
             config,
             group,
             VocabEmbedding(embedding_rows, shards, group),
+            Rotary.make(config, num_positions or config.context_length, dtype, device),
             layers,
             reader.read("model.norm.weight"),
             VocabHead(head_rows, shards, group),
@@ -81,8 +83,9 @@ class Decoder:
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, pool: KVPool | None) -> torch.Tensor:
         """token_ids, positions: [N] int64 -> hidden states after the final norm: [N, D], same on every rank."""
         hidden = self.embedding(token_ids)
+        rotation = self.rotary.at(positions)
         for layer in self.layers:
-            hidden = layer.forward(hidden, positions, plan, pool)
+            hidden = layer.forward(hidden, rotation, plan, pool)
         return rms_norm(hidden, self.final_norm, self.config.rms_norm_eps)
 
     def hidden_states(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -101,7 +104,6 @@ class DecoderLayer:
         config: ModelConfig,
         index: int,
         group: RankGroup,
-        rotary: Rotary,
         split: HeadSplit,
         qkv: Linear,
         attention_output: Linear,
@@ -115,7 +117,6 @@ class DecoderLayer:
         local = split.for_rank(group.rank)
         self.index = index
         self.group = group
-        self.rotary = rotary
         self.num_query_heads = local.num_query_heads
         self.num_kv_heads = local.num_kv_heads
         self.head_dim = config.head_dim
@@ -132,7 +133,6 @@ class DecoderLayer:
         prefix: str,
         index: int,
         group: RankGroup,
-        rotary: Rotary,
         *,
         has_attention_norm: bool = True,
     ) -> DecoderLayer:
@@ -154,7 +154,6 @@ class DecoderLayer:
             config,
             index,
             group,
-            rotary,
             split,
             qkv,
             reader.linear([(attention + "o_proj", None)], output_bias, columns=query_rows),
@@ -166,14 +165,14 @@ class DecoderLayer:
             reader.read(attention + "k_norm.weight") if config.has_qk_norm else None,
         )
 
-    def forward(self, hidden: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, pool: KVPool | None) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, rotation: Rotation, plan: AttentionPlan, pool: KVPool | None) -> torch.Tensor:
         """hidden: [N, D], same on every rank -> [N, D], same on every rank."""
         normed = hidden if self.attention_norm is None else rms_norm(hidden, self.attention_norm, self.eps)
-        hidden = hidden + self.group.all_reduce(self._attention(normed, positions, plan, pool))
+        hidden = hidden + self.group.all_reduce(self._attention(normed, rotation, plan, pool))
         gate, up = self.gate_up(rms_norm(hidden, self.mlp_norm, self.eps)).chunk(2, dim=-1)  # shard of the intermediate size
         return hidden + self.group.all_reduce(self.down(F.silu(gate) * up))
 
-    def _attention(self, normed: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, pool: KVPool | None) -> torch.Tensor:
+    def _attention(self, normed: torch.Tensor, rotation: Rotation, plan: AttentionPlan, pool: KVPool | None) -> torch.Tensor:
         """[N, D] -> this rank's summand of the attention output [N, D]."""
         num_tokens = len(normed)
         heads = self.qkv(normed).view(num_tokens, -1, self.head_dim)  # [N, Hq + 2 Hkv, Dh]
@@ -181,7 +180,7 @@ class DecoderLayer:
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = torch.split(queries_keys, [self.num_query_heads, self.num_kv_heads], dim=1)
             queries_keys = torch.cat([rms_norm(queries, self.query_norm, self.eps), rms_norm(keys, self.key_norm, self.eps)], dim=1)
-        queries, keys = torch.split(self.rotary(queries_keys, positions), [self.num_query_heads, self.num_kv_heads], dim=1)
+        queries, keys = torch.split(rotation(queries_keys), [self.num_query_heads, self.num_kv_heads], dim=1)
         attended = plan.attend(queries, keys, values, pool, self.index, self.kv_head_of_query, self.window)
         return self.attention_output(attended.reshape(num_tokens, -1))
 
@@ -197,10 +196,21 @@ class Rotary:
     def make(config: ModelConfig, num_positions: int, dtype: torch.dtype, device: torch.device) -> Rotary:
         return Rotary(*rope_tables(config.rope, config.head_dim, num_positions, dtype, device))
 
-    def __call__(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """heads: [N, H, Dh], positions: [N] int64 -> rotated [N, H, Dh]."""
-        half = heads.shape[-1] // 2
-        return heads * self.cosine[positions][:, None] + heads.roll(half, -1) * self.signed_sine[positions][:, None]
+    def at(self, positions: torch.Tensor) -> Rotation:
+        """positions: [N] int64. Looked up once per step, used by every layer."""
+        return Rotation(self.cosine[positions][:, None], self.signed_sine[positions][:, None])
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The rotation of N tokens. cosine, signed_sine: [N, 1, Dh]."""
+
+    cosine: torch.Tensor
+    signed_sine: torch.Tensor
+
+    def __call__(self, heads: torch.Tensor) -> torch.Tensor:
+        """[N, H, Dh] -> rotated [N, H, Dh]."""
+        return heads * self.cosine + heads.roll(heads.shape[-1] // 2, -1) * self.signed_sine
 
 
 class LayerReader:

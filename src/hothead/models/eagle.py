@@ -21,9 +21,10 @@ from hothead.parallel.linear import Linear
 class EagleNetwork:
     """fc over (embedding, feature), then the layers; the first has no norm before its attention, and none follows the last."""
 
-    def __init__(self, config: ModelConfig, fusion: Linear, layers: list[DecoderLayer]) -> None:
+    def __init__(self, config: ModelConfig, fusion: Linear, rotary: Rotary, layers: list[DecoderLayer]) -> None:
         self.config = config
         self.fusion = fusion
+        self.rotary = rotary
         self.layers = layers
 
     @staticmethod
@@ -31,13 +32,13 @@ class EagleNetwork:
         config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device, num_positions: int | None = None
     ) -> EagleNetwork:
         reader = LayerReader(source, dtype, device)
-        rotary = Rotary.make(config, num_positions or config.context_length, dtype, device)
         group = SingleRank()
         layers = [
-            DecoderLayer.load(config, reader, f"layers.{index}.", index, group, rotary, has_attention_norm=index > 0)
+            DecoderLayer.load(config, reader, f"layers.{index}.", index, group, has_attention_norm=index > 0)
             for index in range(config.num_layers)
         ]
-        return EagleNetwork(config, reader.linear([("fc", None)], "fc.bias" in source.names()), layers)
+        rotary = Rotary.make(config, num_positions or config.context_length, dtype, device)
+        return EagleNetwork(config, reader.linear([("fc", None)], "fc.bias" in source.names()), rotary, layers)
 
     @staticmethod
     def tensor_shapes(config: ModelConfig, has_fusion_bias: bool) -> dict[str, tuple[int, ...]]:
@@ -60,6 +61,7 @@ class EagleNetwork:
     ) -> torch.Tensor:
         """token_embeddings (of the token at i + 1), features (at i): [N, D]; positions i: [N] -> predicted features at i + 1: [N, D]."""
         hidden = self.fusion(torch.cat([token_embeddings, features], dim=-1))
+        rotation = self.rotary.at(positions)
         for layer in self.layers:
-            hidden = layer.forward(hidden, positions, plan, pool)
+            hidden = layer.forward(hidden, rotation, plan, pool)
         return hidden

@@ -7,7 +7,6 @@ transformers and converting takes 7 s.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -19,6 +18,7 @@ import tokenizers
 from hothead.errors import TokenizerError
 from hothead.models.chat_template import ChatTemplate
 from hothead.models.gguf_tokenizer import gguf_tokenizer_json
+from hothead.models.json_file import read_json_table
 from hothead.models.weights.gguf_header import GgufHeader, read_gguf_header
 
 _REPLACEMENT = "\ufffd"
@@ -232,12 +232,4 @@ def _token_text(value: object) -> str | None:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{file} cannot be read as JSON: {error}.", advice="Fetch the model again.") from error
-    if not isinstance(content, dict):
-        raise TokenizerError(f"{file} holds a {type(content).__name__} instead of a table.")
-    return content
+    return read_json_table(file, TokenizerError) if file.is_file() else {}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from hothead.models.config import ModelConfig, load_config
+from hothead.models.config import ModelConfig
+from hothead.models.config_files import load_config
 from hothead.models.decoder import Decoder
 from hothead.models.rope import RopeConfig, rope_tables
 from hothead.models.tokenizer import Tokenizer

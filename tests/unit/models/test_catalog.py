@@ -324,7 +324,7 @@ def test_a_model_is_described(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from hothead.models.config import load_config
+    from hothead.models.config_files import load_config
 
     config = {"model_type": "qwen2", "vocab_size": 300, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1}
     config |= {"num_attention_heads": 2, "num_key_value_heads": 1, "torch_dtype": "bfloat16", "tie_word_embeddings": True}

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from hothead.errors import CheckpointError, ModelConfigError, ModelNotFoundError
-from hothead.models.config import ModelConfig, from_hugging_face, load_config
+from hothead.models.config import ModelConfig, from_hugging_face
+from hothead.models.config_files import load_config
 
 CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 FAMILIES = list(CLASSES)
@@ -315,7 +316,7 @@ def test_reading_a_configuration_does_not_import_torch(tmp_path: Path, source_pa
 
     (tmp_path / "config.json").write_text(json.dumps(tiny()))
     write_gguf(tmp_path / "m.gguf")
-    code = "import sys; from hothead.models.config import load_config as load; load(sys.argv[1]); load(sys.argv[2]); "
+    code = "import sys; from hothead.models.config_files import load_config as load; load(sys.argv[1]); load(sys.argv[2]); "
     code += "print('torch' in sys.modules)"
     command = [sys.executable, "-c", code, str(tmp_path), str(tmp_path / "m.gguf")]
     assert subprocess.run(command, capture_output=True, text=True, check=True, env=source_path).stdout.strip() == "False"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from hothead.errors import CheckpointError
-from hothead.models.config import load_config
+from hothead.models.config_files import load_config
 from hothead.models.weights import base, open_weights
 from hothead.models.weights.accounting import account
 from hothead.models.weights.decode import QUANTIZED

@@ -13,7 +13,7 @@ from tests.support.tiny import make_model
 from hothead.draft.eagle_loader import read_eagle_config
 from hothead.errors import OptionError
 from hothead.models.attention import AttentionPlan
-from hothead.models.config import load_config
+from hothead.models.config_files import load_config
 from hothead.models.eagle import EagleNetwork
 from hothead.models.weights import open_weights
 from hothead.train.checkpoint import Progress
