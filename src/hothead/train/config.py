@@ -46,10 +46,10 @@ class TrainEagleConfig(Options):
         None, flags=("--num-steps",), help="Train for so many optimiser steps (instead of --budget-minutes).", ge=1
     )
     num_unrolled: int = option(
-        4, flags=("--num-unrolled",), help="Draft steps that are unrolled in training, each on the head's own features.", ge=1, le=8
+        3, flags=("--num-unrolled",), help="Draft steps that are unrolled in training, each on the head's own features.", ge=1, le=8
     )
     depth_decay: float = option(
-        0.9, flags=("--depth-decay",), help="Weight of each unrolled step relative to the one before.", gt=0.0, le=1.0
+        0.8, flags=("--depth-decay",), help="Weight of each unrolled step relative to the one before.", gt=0.0, le=1.0
     )
     feature_weight: float = option(
         0.1, flags=("--feature-weight",), help="Weight of the feature regression beside the cross-entropy.", ge=0.0
@@ -61,10 +61,10 @@ class TrainEagleConfig(Options):
         ge=0.0,
         le=1.0,
     )
-    batch_tokens: int = option(4096, flags=("--batch-tokens",), help="Response tokens in one optimiser step.", ge=64)
+    batch_tokens: int = option(2048, flags=("--batch-tokens",), help="Response tokens in one optimiser step.", ge=64)
     learning_rate: float = option(1e-3, flags=("--learning-rate",), help="Peak learning rate.", gt=0.0)
-    warmup_steps: int = option(100, flags=("--warmup-steps",), help="Optimiser steps until the peak learning rate.", ge=0)
-    weight_decay: float = option(0.01, flags=("--weight-decay",), help="AdamW's weight decay.", ge=0.0)
+    warmup_steps: int = option(150, flags=("--warmup-steps",), help="Optimiser steps until the peak learning rate.", ge=0)
+    weight_decay: float = option(0.02, flags=("--weight-decay",), help="AdamW's weight decay.", ge=0.0)
     max_gradient_norm: float = option(1.0, flags=("--max-gradient-norm",), help="Gradients are scaled down to this norm.", gt=0.0)
     checkpoint_minutes: float = option(
         4.0, flags=("--checkpoint-minutes",), help="Time between checkpoints, each with an evaluation.", gt=0.0

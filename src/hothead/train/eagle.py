@@ -98,13 +98,12 @@ def train_eagle(config: TrainEagleConfig, target: FrozenTarget, callbacks: Callb
 
 
 def resolve_dtype(name: str) -> torch.dtype:
-    """auto: bfloat16 where the processor multiplies it in hardware."""
+    """auto: bfloat16 where matrix products have kernels for it."""
     if name == "auto":
-        name = (
-            "bf16"
-            if torch.cuda.is_available() or (torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported())
-            else "float32"
+        has_kernels = torch.cuda.is_available() or (
+            torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
         )
+        return torch.bfloat16 if has_kernels else torch.float32
     return {"bf16": torch.bfloat16, "float32": torch.float32}[name]
 
 

@@ -28,7 +28,9 @@ from hothead.train.network import EagleHead, RotaryTables
 class StepReport:
     """What a callback sees after a step. share_done: of the budget. evaluation: at checkpoints only."""
 
-    progress: Progress
+    num_steps: int
+    epoch: int
+    elapsed_s: float
     share_done: float
     cross_entropy: float
     feature_loss: float
@@ -77,9 +79,7 @@ def train(
                 evaluation = _evaluate(network, held_out, rotary, progress, on_evaluation)
                 checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
                 saved_s = progress.elapsed_s
-            share_done = min(_share_done(config, progress), 1.0)
-            loss, feature_loss = parts.tolist()
-            on_step(StepReport(progress, share_done, loss, feature_loss, gradient_norm, rate, num_tokens / step_s, evaluation))
+            on_step(_report(config, progress, parts, gradient_norm, rate, num_tokens / step_s, evaluation))
             if interrupt.is_interrupted:
                 if evaluation is None:
                     checkpoint.save(checkpoint_path, network, optimizer, progress, run_key)
@@ -169,6 +169,31 @@ def _evaluate(
     if on_evaluation is not None:
         figures |= on_evaluation(progress)
     return evaluation
+
+
+def _report(
+    config: TrainEagleConfig,
+    progress: Progress,
+    parts: torch.Tensor,
+    gradient_norm: float,
+    learning_rate: float,
+    tokens_per_s: float,
+    evaluation: Evaluation | None,
+) -> StepReport:
+    share_done = min(_share_done(config, progress), 1.0)
+    cross_entropy, feature_loss = parts.tolist()
+    return StepReport(
+        progress.num_steps,
+        progress.epoch,
+        progress.elapsed_s,
+        share_done,
+        cross_entropy,
+        feature_loss,
+        gradient_norm,
+        learning_rate,
+        tokens_per_s,
+        evaluation,
+    )
 
 
 def _batches(config: TrainEagleConfig, training: ExampleSource, progress: Progress) -> list[tuple[int, ...]]:
