@@ -14,6 +14,7 @@ import datetime
 import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ from hothead.parallel.full_head import VocabHead
 from hothead.parallel.groups import SingleRank
 from hothead.parallel.hot_head import HotHead
 from hothead.parallel.partition import VocabShards
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.support.reference import reference_model
 
 MODEL = "smollm2-135m-instruct"
 FIRST, LAST = 81, 120
@@ -184,9 +188,8 @@ def transformers_side(dtype: torch.dtype) -> Side:
 
 
 def load_transformers(dtype: torch.dtype) -> Any:
-    """The same file through transformers' own reader."""
-    file = resolve_model(MODEL).path
-    return transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=dtype).eval()
+    """The same weights in transformers (its own GGUF loader needs a further package; tests compare our reading of the file with gguf's)."""
+    return reference_model(resolve_model(MODEL).path, dtype)
 
 
 def measure_prefill(num_threads: int, num_tokens: int = 512, num_rounds: int = 15) -> dict[str, Any]:

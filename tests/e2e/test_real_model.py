@@ -10,10 +10,12 @@ import pytest
 import torch
 from tests.support.decode import Decoded, decode, decode_on_rank, make_core
 from tests.support.ranks import run_on_ranks
+from tests.support.reference import reference_model
 
 from hothead.config.sampling import SamplingParams
 from hothead.models.catalog import shipped_draft
 from hothead.models.tokenizer import Tokenizer
+from hothead.vocab.token_map import TokenMap
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow]
 
@@ -45,7 +47,9 @@ def options(name: str) -> dict[str, Any]:
         "EAGLE, full vocabulary": {**eagle, "speculative_token_map": "none"},
         "EAGLE, small map": {**eagle, "hot_size": 1000},
     }
-    return {"dtype": "float32", "max_total_tokens": 2048, "num_token_ids": 49152, **chosen[name]}
+    fingerprint = TokenMap.load(head() / "token_map.safetensors").tokenizer_fingerprint
+    common = {"dtype": "float32", "max_total_tokens": 2048, "num_token_ids": 49152, "tokenizer_fingerprint": fingerprint}
+    return {**common, **chosen[name]}
 
 
 @functools.cache
@@ -88,11 +92,7 @@ def test_a_batch_is_its_requests_one_by_one(default_model: Path) -> None:
 
 
 def test_greedy_tokens_are_those_of_transformers(default_model: Path) -> None:
-    import transformers
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        default_model.parent, gguf_file=default_model.name, dtype=torch.float32
-    ).eval()
+    model = reference_model(default_model, torch.float32)
     for prompt, tokens in zip(prompts(default_model), plain(default_model, "greedy").token_ids, strict=True):
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]

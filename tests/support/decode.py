@@ -43,12 +43,13 @@ def make_core(
     *,
     num_token_ids: int = NUM_TOKEN_IDS,
     eos_token_ids: frozenset[int] = frozenset({EOS_TOKEN_ID}),
+    tokenizer_fingerprint: str = "",
     **options: Any,
 ) -> EngineCore:
     """options: fields of EngineConfig."""
     config = EngineConfig(**({"model_path": str(model), "max_total_tokens": 4096, "max_concurrency": 8} | options))
     draft = None if config.speculative_draft_model_path in (None, "none") else Path(str(config.speculative_draft_model_path))
-    plan = CorePlan(config, model, draft, num_token_ids, "", eos_token_ids)
+    plan = CorePlan(config, model, draft, num_token_ids, tokenizer_fingerprint, eos_token_ids)
     return build_core(plan, group or SingleRank())
 
 

@@ -32,7 +32,7 @@ def test_progress_lines_are_rare_and_evaluations_are_always_told(capsys: pytest.
     evaluation = Evaluation((2.0,), (0.5,), (0.5, 0.25), 1.75, 0.96)
 
     def report(num_steps: int, evaluation: Evaluation | None = None) -> StepReport:
-        return StepReport(num_steps, 0.25, 0, 2.5, 0.1, 1.0, 1e-3, 5000.0, 60.0, evaluation)
+        return StepReport(num_steps, 0, 60.0, 0.25, 2.5, 0.1, 1.0, 1e-3, 5000.0, evaluation)
 
     for num_steps in (1, 2):
         lines.step(report(num_steps))
