@@ -16,7 +16,7 @@ ROWS = (
     ("records", "vocab"),
     ("parallel",),
     ("models", "verify"),
-    ("draft", "preflight"),
+    ("corpus", "draft", "preflight"),
     ("engine",),
     ("serve", "bench", "train"),
     ("cli",),

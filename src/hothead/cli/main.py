@@ -19,7 +19,7 @@ EXIT_BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 
 COMMANDS = {
     "generate": ("hothead.cli.generate:generate", "Generate text for one or more prompts."),
-    "map": ("hothead.cli.map:map_group", "Say what a token map holds."),
+    "map": ("hothead.cli.map:map_group", "Make, look at, convert and measure token maps."),
     "models": ("hothead.cli.models:models", "List, fetch and describe models."),
     "train": ("hothead.cli.train:train_group", "Train draft heads."),
 }

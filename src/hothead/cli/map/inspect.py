@@ -1,4 +1,4 @@
-"""`hothead map`: what a token map holds."""
+"""`hothead map inspect`: what a token map holds."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ from typing import Any
 
 import click
 
-from hothead.cli.lazy import Command, LazyGroup
+from hothead.cli.lazy import Command
 from hothead.cli.text import as_text
 
 
-@click.group("map", cls=LazyGroup)
-def map_group() -> None:
-    """Work with token maps."""
-
-
-@map_group.command(cls=Command)
+@click.command(cls=Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 def inspect(file: Path, is_json: bool) -> None:
