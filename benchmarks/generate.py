@@ -339,13 +339,14 @@ def report(figures: dict[str, Any]) -> str:
         ]
     if "bf16" in figures:
         lines += [
-            f"bf16, greedy: EAGLE's tokens are plain decoding's on {figures['bf16']['identical']} prompts. On the others they leave it at a near "
-            "tie, where scoring several tokens at once rounds differently from scoring one:",
+            f"bf16, greedy: EAGLE's tokens are plain decoding's on {figures['bf16']['identical']} prompts. On the others they leave it "
+            "at a near tie, where scoring several tokens at once rounds differently from scoring one:",
             "",
             "| question | position | plain | EAGLE | difference of log-probability in float32 |",
             "|---|---|---|---|---|",
             *(
-                f"| {row['question_id']} | {row['position']} | `{row['plain']!r}` | `{row['eagle']!r}` | {row['log_prob_difference']:+.3f} |"
+                f"| {row['question_id']} | {row['position']} | `{row['plain']!r}` | `{row['eagle']!r}` "
+                f"| {row['log_prob_difference']:+.3f} |"
                 for row in figures["bf16"]["first_differences"]
             ),
             "",

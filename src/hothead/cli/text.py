@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -18,6 +18,15 @@ def as_text(description: Mapping[str, Any], indent: str = "") -> str:
         else:
             lines.append(f"{indent}{f'{key}:':<{width}} {_shown(value)}")
     return "\n".join(lines)
+
+
+def as_columns(rows: Sequence[Sequence[str]]) -> str:
+    """A table: the first column to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]) for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _is_nested(value: Any) -> bool:

@@ -84,6 +84,22 @@ def resolve_model(name_or_path: str, cache_dir: str | Path | None = None) -> Mod
     )
 
 
+def resolve_tokenizer(name_or_path: str, cache_dir: str | Path | None = None) -> Path:
+    """Where a model's tokenizer lies, for `Tokenizer.load`: as `resolve_model`, and a tokenizer.json or a folder with one will do.
+
+    No weights are fetched from a hub. Raises ModelNotFoundError, DownloadError.
+    """
+    path = Path(name_or_path).expanduser()
+    if name_or_path and name_or_path not in CATALOG:
+        if path.is_file() and path.suffix == ".json":
+            return path
+        if (path / "tokenizer.json").is_file():
+            return path
+        if not path.exists() and not _looks_local(name_or_path) and _HUB_ID.fullmatch(name_or_path):
+            return fetch_from_hub(name_or_path, None if cache_dir is None else Path(cache_dir).expanduser(), has_weights=False)
+    return resolve_model(name_or_path, cache_dir).path
+
+
 def default_cache_dir() -> Path:
     """Where fetched models go: `hothead` in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "hothead"

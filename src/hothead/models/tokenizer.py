@@ -29,22 +29,34 @@ _TEMPLATE_VARIABLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_
 class Tokenizer:
     """A model's tokenizer. Load with `Tokenizer.load`."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], chat_template: str | None, source: str) -> None:
-        """special_tokens: bos_token, eos_token, ... to token text. source: the model's name in messages."""
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special_tokens: Mapping[str, str],
+        chat_template: str | None,
+        source: str,
+        end_token_ids: Sequence[int] = (),
+    ) -> None:
+        """special_tokens: bos_token, eos_token, ... to token text. source: the model's name in messages. end_token_ids: every token that
+        the model's files name as an end of text or turn."""
         self.backend = backend
         self.special_tokens = dict(special_tokens)
         self.source = source
         self.bos_token_id = self._id_of("bos_token")
         self.eos_token_id = self._id_of("eos_token")
+        own_end = () if self.eos_token_id is None else (self.eos_token_id,)
+        self.end_token_ids = tuple(dict.fromkeys((*end_token_ids, *own_end)))
         self._chat_template = None if chat_template is None else ChatTemplate(chat_template, special_tokens, source)
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """From a Hugging Face folder or a `.gguf` file. Raises TokenizerError."""
+        """From a Hugging Face folder, a `.gguf` file, or a tokenizer.json (with what lies beside it). Raises TokenizerError."""
         path = Path(path)
         if path.suffix == ".gguf":
             return _load_gguf(read_gguf_header(path))
-        return _load_folder(path)
+        if path.is_file():
+            return _load_folder(path.parent, path)
+        return _load_folder(path, path / "tokenizer.json")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids. add_special_tokens: put the model's begin (and end) token around the text where its tokenizer does so."""
@@ -158,20 +170,20 @@ class StreamDecoder:
         return self._tokenizer.decode(self._token_ids, self._skips_special)[len(released) :]
 
 
-def _load_folder(folder: Path) -> Tokenizer:
+def _load_folder(folder: Path, file: Path) -> Tokenizer:
     config = _read_json(folder / "tokenizer_config.json")
     special_map = {**_read_json(folder / "special_tokens_map.json"), **config}
     special = {name: text for name in _TEMPLATE_VARIABLES if (text := _token_text(special_map.get(name))) is not None}
-    if (folder / "tokenizer.json").is_file():
+    if file.is_file():
         try:
-            backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            backend = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"{folder / 'tokenizer.json'} cannot be read: {error}.", advice="Fetch the model again.") from error
+            raise TokenizerError(f"{file} cannot be read: {error}.", advice="Fetch the model again.") from error
     else:
         backend = _convert_with_transformers(folder)
     backend.no_truncation()
     backend.no_padding()
-    return Tokenizer(backend, special, _folder_template(folder, config), folder.name)
+    return Tokenizer(backend, special, _folder_template(folder, config), folder.name, _folder_end_token_ids(folder))
 
 
 def _folder_template(folder: Path, config: Mapping[str, Any]) -> str | None:
@@ -188,6 +200,15 @@ def _folder_template(folder: Path, config: Mapping[str, Any]) -> str | None:
                 f"{folder.name} has {len(named)} chat templates and none is named 'default'.", f"Named: {', '.join(map(str, named))}."
             )
     return template if isinstance(template, str) else None
+
+
+def _folder_end_token_ids(folder: Path) -> list[int]:
+    """Of generation_config.json and config.json, where one id or a list may stand."""
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        value = _read_json(folder / name).get("eos_token_id")
+        found += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int) and one >= 0]
+    return found
 
 
 def _convert_with_transformers(folder: Path) -> tokenizers.Tokenizer:
@@ -221,8 +242,10 @@ def _load_gguf(header: GgufHeader) -> Tokenizer:
         token_id = header.fields.get(f"tokenizer.ggml.{key}_token_id")
         if token_id is not None and token_id < len(tokens):
             special[variable] = tokens[token_id]
+    ends = (header.fields.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom"))
+    end = [token_id for token_id in ends if token_id is not None and token_id < len(tokens)]
     template = header.fields.get("tokenizer.chat_template")
-    return Tokenizer(backend, special, template if isinstance(template, str) and template else None, header.path.name)
+    return Tokenizer(backend, special, template if isinstance(template, str) and template else None, header.path.name, end)
 
 
 def _token_text(value: object) -> str | None:

@@ -76,6 +76,18 @@ def write_whole(path: Path, data: bytes) -> None:
         raise OutputError(f"'{path}' cannot be written: {error.strerror or error}.", f"{len(data)} bytes were to be written.") from error
 
 
+def check_writable(path: Path) -> None:
+    """Raise OutputError now, and not after an hour of work, if a file cannot be written there. Makes its folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"'{path}' cannot be written: {error.strerror or error}.") from error
+    if path.is_dir():
+        raise OutputError(f"'{path}' cannot be written: it is a folder.", advice="Give the name of a file.")
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"'{path}' cannot be written: the folder '{path.parent}' is read-only.")
+
+
 def ids_fingerprint(token_ids: npt.ArrayLike) -> str:
     """sha256 of the ids in order, as little-endian 64-bit integers."""
     return hashlib.sha256(np.ascontiguousarray(token_ids, dtype="<i8").tobytes()).hexdigest()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,21 @@ TokenIds = npt.ArrayLike | Iterable[int]
 
 MAX_TOKEN_ID = 2**31 - 2
 """Ids travel between ranks as 32-bit integers, of which the largest means 'none'."""
+
+
+class CountingTokenizer(Protocol):
+    """What counting needs of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def end_token_ids(self) -> tuple[int, ...]: ...
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +80,34 @@ class TokenMap:
             )
         except HotMapError as error:
             raise HotMapError(f"token map '{Path(path).name}': {error.what}", *error.details, advice=error.advice) from error
+
+    @staticmethod
+    def build(
+        corpus: Iterable[str | Sequence[int]],
+        tokenizer: CountingTokenizer,
+        size: int | None = None,
+        *,
+        always_in: Iterable[int] | None = None,
+        provenance: Mapping[str, str] | None = None,
+    ) -> TokenMap:
+        """A map counted on texts, or on token ids as they are; `hothead map build` does the same for files, with all cores.
+
+        size: exactly so many ids, or every id that was seen (None). always_in: None is the tokenizer's end tokens. Raises HotMapError for a
+        size that cannot be, DataError for ids of another tokenizer.
+        """
+        from hothead.vocab.count import TokenCounts
+        from hothead.vocab.select import rank_tokens
+
+        encoded = (tokenizer.encode(part, add_special_tokens=False) if isinstance(part, str) else part for part in corpus)
+        counts = TokenCounts(tokenizer.vocab_size).update(encoded)
+        return rank_tokens(
+            counts.counts,
+            tokenizer.end_token_ids if always_in is None else always_in,
+            size,
+            tokenizer.vocab_size,
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            provenance=provenance,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write our format (`.safetensors`), or with the suffix `.pt` the list that SGLang reads, which keeps ids and order only.

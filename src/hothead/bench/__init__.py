@@ -1,0 +1,1 @@
+"""Measure: head times, workloads, acceptance, and pictures of what was measured."""

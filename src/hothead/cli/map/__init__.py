@@ -1,0 +1,19 @@
+"""`hothead map`: make, look at, convert and measure token maps. One file a command."""
+
+from __future__ import annotations
+
+import click
+
+from hothead.cli.lazy import LazyGroup
+
+COMMANDS = {
+    "build": ("hothead.cli.map.build:build", "Count a corpus and rank its tokens."),
+    "inspect": ("hothead.cli.map.inspect:inspect", "Say what a token map holds."),
+    "coverage": ("hothead.cli.map.coverage:coverage", "Measure how much of a corpus a map covers."),
+    "merge": ("hothead.cli.map.merge:merge", "Add up counts of several corpora."),
+}
+
+
+@click.group("map", cls=LazyGroup, lazy_commands=COMMANDS)
+def map_group() -> None:
+    """Work with token maps."""
