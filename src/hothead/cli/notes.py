@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,28 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
+
+
+@contextmanager
+def steps(what: str, line_s: float = 30.0) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, a line now and then elsewhere; the value is called with (done, in all)."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    last_s = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal last_s
+        if done == total or time.monotonic() - last_s >= line_s:
+            last_s = time.monotonic()
+            line(f"{what}: {done} of {total}")
+
+    yield show
 
 
 def _show_warning(

@@ -64,24 +64,16 @@ def _train(config: TrainEagleConfig) -> None:
 def _responses(config: TrainEagleConfig, prompts: Sequence[str]) -> Iterator[tuple[int, Sequence[int], Sequence[int]]]:
     """The target's greedy responses: (index of the prompt, its token ids, the response's), as they are finished."""
     from hothead.engine import Engine
+    from hothead.engine.responses import plain_config, respond
 
     sampling = SamplingParams(max_tokens=config.max_response_tokens)
-    with Engine(EngineConfig(model_path=config.model_path, num_threads=config.num_threads)) as engine:
-        waiting = {}
-        for index, prompt in enumerate(prompts):
-            message = {"role": "user", "content": prompt}
-            token_ids = (
-                engine.tokenizer.apply_chat_template([message]) if engine.tokenizer.has_chat_template else engine.tokenizer.encode(prompt)
-            )
-            if len(token_ids) < min(config.max_length, engine.max_request_tokens):
-                waiting[engine.add(token_ids, sampling)] = (index, token_ids)
-        if len(waiting) < len(prompts):
-            notes.note(f"{len(prompts) - len(waiting)} of {len(prompts)} prompts have {config.max_length} tokens or more and are left out.")
-        while engine.has_work:
-            for output in engine.step():
-                if output.finish_reason is not None:
-                    index, token_ids = waiting.pop(output.request_id)
-                    yield index, token_ids, engine.take(output.request_id).token_ids
+    num_answered = 0
+    with Engine(plain_config(EngineConfig(model_path=config.model_path, num_threads=config.num_threads))) as engine:
+        for response in respond(engine, prompts, sampling, config.max_length - 1):
+            num_answered += 1
+            yield response
+    if num_answered < len(prompts):
+        notes.note(f"{len(prompts) - num_answered} of {len(prompts)} prompts have {config.max_length} tokens or more and are left out.")
 
 
 class _Lines:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from hothead.engine.responses import WriteResponses, collect_responses
 from hothead.errors import OptionError
 from hothead.train.checkpoint import Progress
 from hothead.train.config import TrainEagleConfig
@@ -23,7 +24,6 @@ from hothead.train.export import export_head
 from hothead.train.features import FeatureCache, FeatureSubset
 from hothead.train.loop import StepReport, keep_freed_memory, train
 from hothead.train.network import EagleHead
-from hothead.train.responses import WriteResponses, collect_responses
 from hothead.vocab.count import TokenCounts
 from hothead.vocab.select import rank_tokens
 from hothead.vocab.token_map import TokenMap

@@ -32,14 +32,14 @@ def build(ctx: click.Context) -> None:
 
     One map serves every size: it is cut when it is used (--hot-size, --hot-coverage). Every end token and every token
     of the chat format is in, whatever the corpus says. The best corpus is what the model itself answers: response
-    logs.
+    logs, or --self.
     """
     given = sources(ctx, *CONFIGS)
     config, corpus_config = given.fill(MapBuildConfig), given.fill(CorpusConfig)
-    if not corpus_config.corpus and not corpus_config.counts:
+    if not corpus_config.corpus and not corpus_config.counts and config.num_self is None:
         raise OptionError(
             "There is nothing to count.",
-            advice="Give text (--corpus NAME) or counts (--counts FILE).",
+            advice="Give text (--corpus NAME), counts (--counts FILE), or let the model write (--self 2000).",
         )
     from hothead.models.catalog import resolve_tokenizer
     from hothead.models.tokenizer import Tokenizer
@@ -55,6 +55,10 @@ def build(ctx: click.Context) -> None:
     if counted is not None:
         about = {"corpus": " ".join(corpus_config.corpus), "corpus_fingerprint": counted.fingerprint, "counted": corpus_config.counted}
         counts.append(_as_counts(tokenizer, counted.total.counts, about))
+    if config.num_self is not None:
+        from hothead.cli.map.own_text import own_counts
+
+        counts.append(own_counts(config, corpus_config, tokenizer))
     total, *others = counts
     for other in others:
         total = total + other

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hothead.engine.responses import collect_responses
 from hothead.errors import DataError
 from hothead.train.dataset import read_documents
-from hothead.train.responses import collect_responses
 
 
 def answers(prompts: Sequence[str]) -> Iterator[tuple[int, Sequence[int], Sequence[int]]]:
