@@ -53,7 +53,7 @@ def test_shapes(algorithm: str, steps: int | None, topk: int | None, tokens: int
 
 
 def test_more_tokens_than_the_tree_holds_are_refused_whoever_chose_the_rest() -> None:
-    with pytest.raises(OptionError, match="at most 19 tokens to verify, not 40"):
+    with pytest.raises(OptionError, match="at most 23 tokens to verify, not 40"):
         resolve_shape(
             EngineConfig(
                 speculative_algorithm="EAGLE", speculative_eagle_topk=2, speculative_num_draft_tokens=40, speculative_num_steps=None
