@@ -24,7 +24,22 @@ from hothead.config.option import Option, Options, options_of  # noqa: E402
 
 WIDTH = 100
 # In the order in which one step uses them, foundations first.
-FOLDERS = ("config", "vocab", "parallel", "models", "corpus", "verify", "draft", "preflight", "engine", "train", "serve", "bench", "cli")
+FOLDERS = (
+    "config",
+    "files",
+    "vocab",
+    "parallel",
+    "models",
+    "corpus",
+    "verify",
+    "draft",
+    "preflight",
+    "engine",
+    "train",
+    "serve",
+    "bench",
+    "cli",
+)
 _GENERATED = "<!-- Written by scripts/generate_docs.py; edit the definitions, not this page. -->"
 
 

@@ -12,7 +12,8 @@ import torch
 from tests.support.ranks import run_on_ranks
 
 from hothead.parallel.groups import RankGroup
-from hothead.parallel.hot_head import PLACEMENTS, Candidates, HotHead
+from hothead.parallel.hot_head import Candidates, HotHead
+from hothead.parallel.partition import PLACEMENTS
 
 VOCAB_SIZE, HIDDEN_SIZE, NUM_ROWS = 1010, 12, 5
 

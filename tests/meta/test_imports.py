@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "hothead"
 
 ROWS = (
     ("errors",),
-    ("config",),
+    ("config", "files"),
     ("records", "vocab"),
     ("parallel",),
     ("models", "verify"),
@@ -23,7 +23,7 @@ ROWS = (
     ("__init__", "__main__"),
 )
 ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names}
-WITHOUT_TORCH = ("errors", "config", "records", "vocab")
+WITHOUT_TORCH = ("errors", "config", "files", "records", "vocab", "corpus")
 NAMES_OF_THE_PACKAGE_ITSELF = {"__version__"}
 
 

@@ -9,9 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hothead.errors import OptionError
-from hothead.parallel.groups import SingleRank
-from hothead.parallel.hot_head import place
-from hothead.parallel.partition import HeadSplit, VocabShards, balanced_range
+from hothead.parallel.partition import HeadSplit, VocabShards, balanced_range, hot_indices_of_rank
 
 
 @st.composite
@@ -72,20 +70,13 @@ def test_a_rank_holds_the_kv_head_of_each_of_its_query_heads(num_kv_heads: int, 
     assert max(counts) - min(counts) <= 1
 
 
-class OneOf(SingleRank):
-    """A rank of a larger group, for arithmetic that needs no exchange."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-
-
 @given(st.integers(1, 600), st.integers(1, 9), st.data())
 def test_hot_rows_have_one_owner_and_every_prefix_is_balanced(num_hot: int, size: int, data: st.DataObject) -> None:
     token_ids = np.arange(num_hot)[::-1]
-    rows = [place(token_ids, OneOf(rank, size), "balanced", 1000) for rank in range(size)]
+    rows = [hot_indices_of_rank(token_ids, "balanced", rank, size, 1000) for rank in range(size)]
     assert sorted(np.concatenate(rows)) == list(range(num_hot))
     prefix = data.draw(st.integers(1, num_hot))
     counts = [int((row < prefix).sum()) for row in rows]
     assert max(counts) - min(counts) <= 1
-    owned = [place(token_ids, OneOf(rank, size), "owner", 1000) for rank in range(size)]
+    owned = [hot_indices_of_rank(token_ids, "owner", rank, size, 1000) for rank in range(size)]
     assert sorted(np.concatenate(owned)) == list(range(num_hot))

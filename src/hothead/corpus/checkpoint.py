@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 
 from hothead.corpus.worker import DomainCounts
 from hothead.errors import DataError
-from hothead.vocab.files import write_whole
+from hothead.files.whole import write_whole
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from hothead.config.engine import NONE
 from hothead.draft.context import DraftContext
 from hothead.draft.eagle import EagleDrafter
 from hothead.errors import CheckpointError, DraftError, HotMapError
+from hothead.files.json_table import read_json_table
 from hothead.models.config import ModelConfig, from_hugging_face
 from hothead.models.eagle import EagleNetwork
-from hothead.models.json_file import read_json_table
 from hothead.models.weights import open_weights
 from hothead.models.weights.accounting import account
 from hothead.parallel.hot_head import HotHead

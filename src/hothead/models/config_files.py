@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from hothead.errors import ModelConfigError, ModelNotFoundError
+from hothead.files.gguf_header import read_gguf_header
+from hothead.files.json_table import read_json_table
 from hothead.models.config import ModelConfig, from_hugging_face
 from hothead.models.gguf_config import from_gguf
-from hothead.models.json_file import read_json_table
-from hothead.models.weights.gguf_header import read_gguf_header
 
 
 def load_config(path: str | Path) -> ModelConfig:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hothead.errors import CheckpointError, ModelConfigError
+from hothead.files.gguf_header import GgufHeader
 from hothead.models.config import IntReader, ModelConfig, read_epsilon, read_token_id, refuse_keys, unknown_architecture
 from hothead.models.families import FAMILIES, UNIMPLEMENTED_GGUF_KEYS
 from hothead.models.rope import rope_from_gguf
-from hothead.models.weights.gguf_header import GgufHeader
 
 
 def from_gguf(header: GgufHeader) -> ModelConfig:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hothead.errors import TokenizerError, nearest
-from hothead.models.weights.gguf_header import GgufHeader
+from hothead.files.gguf_header import GgufHeader
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5  # tokenizer.ggml.token_type
 _SPACE = "\u2581"  # a space inside SentencePiece tokens

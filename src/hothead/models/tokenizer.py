@@ -16,10 +16,10 @@ from typing import Any
 import tokenizers
 
 from hothead.errors import TokenizerError
+from hothead.files.gguf_header import GgufHeader, read_gguf_header
+from hothead.files.json_table import read_json_table
 from hothead.models.chat_template import ChatTemplate
 from hothead.models.gguf_tokenizer import gguf_tokenizer_json
-from hothead.models.json_file import read_json_table
-from hothead.models.weights.gguf_header import GgufHeader, read_gguf_header
 
 _REPLACEMENT = "\ufffd"
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")

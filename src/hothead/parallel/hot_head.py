@@ -13,14 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hothead.errors import CheckpointError, HotMapError, OptionError
+from hothead.errors import CheckpointError, HotMapError
 from hothead.parallel.full_head import NO_TOKEN_ID
 from hothead.parallel.groups import RankGroup
 from hothead.parallel.linear import Linear
-from hothead.parallel.partition import VocabShards
+from hothead.parallel.partition import hot_indices_of_rank
 from hothead.vocab.token_map import check_token_ids, check_token_ids_fit
-
-PLACEMENTS = ("balanced", "replicated", "owner")
 
 RowReader = Callable[[np.ndarray], torch.Tensor]
 """token ids [n] int64 -> their rows [n, D]; called with this rank's ids only, possibly none."""
@@ -72,7 +70,7 @@ class HotHead:
         """
         hot_token_ids = check_token_ids(hot_token_ids)
         check_token_ids_fit(hot_token_ids, vocab_size)
-        local_hot_indices = place(hot_token_ids, group, placement, vocab_size)
+        local_hot_indices = hot_indices_of_rank(hot_token_ids, placement, group.rank, group.size, vocab_size)
         weight = _read_filled(read_rows, hot_token_ids[local_hot_indices])
         return HotHead(weight, local_hot_indices, hot_token_ids, group, placement)
 
@@ -128,23 +126,6 @@ class HotHead:
         if self.group.size > 1 and self.placement != "replicated":
             best, token_ids, total = _merge(self.group, best, token_ids, total)
         return Candidates(best - total.unsqueeze(1), token_ids)
-
-
-def place(hot_token_ids: np.ndarray, group: RankGroup, placement: str, vocab_size: int) -> np.ndarray:
-    """Hot indices that this rank holds, ascending: [R] int64.
-
-    balanced: r, r + P, r + 2P, ... replicated: all. owner: those whose token id lies in this rank's shard of a vocabulary of vocab_size
-    rows.
-    """
-    hot_indices = np.arange(len(hot_token_ids), dtype=np.int64)
-    if placement == "replicated":
-        return hot_indices
-    if placement == "balanced":
-        return hot_indices[group.rank :: group.size]
-    if placement == "owner":
-        start, stop = VocabShards(vocab_size, num_shards=group.size).range(group.rank)
-        return hot_indices[(hot_token_ids >= start) & (hot_token_ids < stop)]
-    raise OptionError(f"unknown placement '{placement}' of the hot rows.", advice=f"Use one of {', '.join(PLACEMENTS)}.")
 
 
 def best_candidates(scores: torch.Tensor, token_ids: torch.Tensor, num_candidates: int) -> tuple[torch.Tensor, torch.Tensor]:

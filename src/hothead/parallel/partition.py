@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from hothead.errors import HotheadError, HotMapError, ModelConfigError, OptionError
 
 PAD_MULTIPLE = 64
+PLACEMENTS = ("balanced", "replicated", "owner")
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,24 @@ class VocabShards:
     def _check_token_id(self, token_id: int) -> None:
         if not 0 <= token_id < self.num_token_ids:
             raise HotMapError(f"token id {token_id} has no row: the vocabulary has {self.num_token_ids} (ids 0..{self.num_token_ids - 1}).")
+
+
+def hot_indices_of_rank(
+    hot_token_ids: npt.NDArray[np.int64], placement: str, rank: int, tp_size: int, num_rows: int
+) -> npt.NDArray[np.int64]:
+    """Hot indices that a rank holds, ascending: [R] int64.
+
+    balanced: r, r + P, r + 2P, ... replicated: all. owner: those whose token id lies in the rank's shard of a head of num_rows rows.
+    """
+    hot_indices = np.arange(len(hot_token_ids), dtype=np.int64)
+    if placement == "replicated":
+        return hot_indices
+    if placement == "balanced":
+        return hot_indices[rank::tp_size]
+    if placement == "owner":
+        start, stop = VocabShards(num_rows, num_shards=tp_size).range(rank)
+        return hot_indices[(hot_token_ids >= start) & (hot_token_ids < stop)]
+    raise OptionError(f"unknown placement '{placement}' of the hot rows.", advice=f"Use one of {', '.join(PLACEMENTS)}.")
 
 
 def balanced_range(total: int, num_parts: int, index: int) -> tuple[int, int]:

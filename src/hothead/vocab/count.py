@@ -15,7 +15,8 @@ import numpy.typing as npt
 from safetensors.numpy import load, save
 
 from hothead.errors import DataError
-from hothead.vocab.files import ids_fingerprint, write_whole
+from hothead.files.whole import write_whole
+from hothead.vocab.formats.stored import ids_fingerprint
 
 MAX_FILE_BYTES = 64 * 2**20
 FORMAT = "hothead-token-counts"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hothead.errors import HotMapError
-from hothead.vocab.files import StoredMap, ids_fingerprint, read_stored_map, write_stored_map
+from hothead.vocab.formats.registry import read_stored_map, write_stored_map
+from hothead.vocab.formats.stored import StoredMap, ids_fingerprint
 
 IntArray = npt.NDArray[np.int64]
 TokenIds = npt.ArrayLike | Iterable[int]
@@ -66,9 +68,21 @@ class TokenMap:
         object.__setattr__(self, "provenance", MappingProxyType({str(key): str(value) for key, value in self.provenance.items()}))
 
     @staticmethod
-    def load(path: str | Path) -> TokenMap:
-        """Read a token map in any known format. Raises HotMapError; never runs code from the file."""
-        stored = read_stored_map(Path(path))
+    def load(path: str | Path, *, vocab_size: int | None = None, encoding: str | None = None) -> TokenMap:
+        """Read a token map in any known format (docs/reference/map-format.md); never runs code from the file.
+
+        vocab_size: V where the file does not say it. encoding: "absolute", "offset" or "mask" where numbers can be read in two ways. Raises
+        HotMapError; what a reader should know of the file (that it has no order, say) comes as a UserWarning.
+        """
+        path = Path(path)
+        stored, _ = read_stored_map(path, vocab_size, encoding)
+        for note in stored.notes:
+            warnings.warn(f"token map '{path.name}': {note}", stacklevel=2)
+        return TokenMap.of_stored(stored, path.name)
+
+    @staticmethod
+    def of_stored(stored: StoredMap, name: str) -> TokenMap:
+        """Checked. name: of the file, in messages. Raises HotMapError."""
         try:
             return TokenMap(
                 check_token_ids(stored.token_ids),
@@ -79,7 +93,7 @@ class TokenMap:
                 stored.tokenizer_fingerprint,
             )
         except HotMapError as error:
-            raise HotMapError(f"token map '{Path(path).name}': {error.what}", *error.details, advice=error.advice) from error
+            raise HotMapError(f"token map '{name}': {error.what}", *error.details, advice=error.advice) from error
 
     @staticmethod
     def build(
@@ -109,13 +123,18 @@ class TokenMap:
             provenance=provenance,
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write our format (`.safetensors`), or with the suffix `.pt` the list that SGLang reads, which keeps ids and order only.
+    def save(self, path: str | Path, format_name: str | None = None) -> None:
+        """Write a file that appears whole or not at all.
 
-        The file appears whole or not at all. Raises OutputError.
+        format_name: as in `hothead map convert --to`; None writes our format, or for the suffix `.pt` the list that SGLang reads, which
+        keeps ids and order only. Raises OutputError, HotMapError.
         """
-        stored = StoredMap(self.token_ids, self.counts, self.vocab_size, self.num_fillers, self.provenance, self.tokenizer_fingerprint)
-        write_stored_map(stored, Path(path))
+        write_stored_map(self.stored, Path(path), format_name)
+
+    @property
+    def stored(self) -> StoredMap:
+        """The fields as files have them."""
+        return StoredMap(self.token_ids, self.counts, self.vocab_size, self.num_fillers, self.provenance, self.tokenizer_fingerprint)
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -159,6 +178,10 @@ class TokenMap:
             self.provenance,
             self.tokenizer_fingerprint,
         )
+
+    def with_vocab_size(self, vocab_size: int) -> TokenMap:
+        """The same map with a vocabulary size. Raises HotMapError if an id is past it."""
+        return TokenMap(self.token_ids, self.counts, vocab_size, self.num_fillers, self.provenance, self.tokenizer_fingerprint)
 
     def for_coverage(self, share: float) -> TokenMap:
         """The shortest prefix that holds `share` (above 0, at most 1) of the map's own counts."""

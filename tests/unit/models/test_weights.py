@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from hothead.errors import CheckpointError
+from hothead.files.gguf_header import read_gguf_header
 from hothead.models.config_files import load_config
 from hothead.models.weights import base, open_weights
 from hothead.models.weights.accounting import account
 from hothead.models.weights.decode import QUANTIZED
 from hothead.models.weights.gguf import interleaved_rows
-from hothead.models.weights.gguf_header import read_gguf_header
 
 ROWS, COLUMNS = 12, 256
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8

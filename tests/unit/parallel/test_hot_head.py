@@ -8,7 +8,8 @@ import torch
 
 from hothead.errors import CheckpointError, HotMapError, OptionError
 from hothead.parallel.groups import SingleRank
-from hothead.parallel.hot_head import HotHead, best_candidates, place
+from hothead.parallel.hot_head import HotHead, best_candidates
+from hothead.parallel.partition import hot_indices_of_rank
 
 VOCAB_SIZE, HIDDEN_SIZE = 1010, 16
 WEIGHT = torch.randint(-3, 4, (VOCAB_SIZE, HIDDEN_SIZE), generator=torch.Generator().manual_seed(0)).float()
@@ -108,14 +109,10 @@ def test_only_the_rows_of_the_map_are_read_by_token_id() -> None:
 
 
 def test_rows_that_cluster_on_one_shard_are_dealt_evenly() -> None:
-    class Rank(SingleRank):
-        def __init__(self, rank: int) -> None:
-            self.rank, self.size = rank, 2
-
     # like a published map: 97 % of 47,149 ids in the lower half of the vocabulary
     token_ids = np.concatenate([np.arange(45734), np.arange(64128, 64128 + 47149 - 45734)])
     rows = {
-        placement: [len(place(token_ids, Rank(rank), placement, 128256)) for rank in (0, 1)]
+        placement: [len(hot_indices_of_rank(token_ids, placement, rank, 2, 128256)) for rank in (0, 1)]
         for placement in ("owner", "balanced", "replicated")
     }
     assert rows == {"owner": [45734, 1415], "balanced": [23575, 23574], "replicated": [47149, 47149]}

@@ -16,7 +16,7 @@ import safetensors.numpy
 import torch
 
 from hothead.errors import HotMapError, OutputError
-from hothead.vocab import files
+from hothead.vocab.formats import registry
 from hothead.vocab.token_map import TokenMap
 
 IDS = [70000, 3, 300, 12, 0]
@@ -109,7 +109,8 @@ class Hostile:
         ([[4]], "of type list"),
         ([], "no token ids"),
         ([4, 2**70], "must fit 64 bits"),
-        ({"d2t": torch.arange(3)}, "it holds a dict with the keys d2t"),
+        ({"ids": torch.arange(3)}, "it holds a dict with the keys ids"),
+        ({"d2t": torch.arange(3)}, "its d2t can be read in two ways"),
         ("text", "it holds a str"),
         (None, "it holds a NoneType"),
         (torch.arange(3).to_sparse(), "_rebuild_sparse_tensor"),
@@ -190,7 +191,7 @@ ONE, HUGE = b"K\x01", b"\x8a\x08" + (2**60).to_bytes(8, "little")
         (8).to_bytes(8, "little") + b"{\xff\xff\xff\xff\xff\xff}",
         b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
         b"<!DOCTYPE html>",
-        b"1\n2\n3\n",
+        b"1\n2\nx\n",
     ],
 )
 def test_damaged_and_hostile_files_are_only_a_token_map_error(tmp_path: Path, data: bytes) -> None:
@@ -260,7 +261,7 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
         (tmp_path / "llama-32k.safetensors", r"no token map at '.*llama-32k.safetensors'\.\n  Did you mean llama3-32k.safetensors\?"),
         (tmp_path / "zzz", r"The folder has llama3-32k.safetensors\."),
         (tmp_path / "nowhere" / "map.pt", r"The folder '.*nowhere' does not exist"),
-        (tmp_path, "is not a file"),
+        (tmp_path, "is a folder without d2t.npy and t2d.npy"),
         (Path("/dev/zero"), "is not a file"),
         (tmp_path / "a\0b", "no token map at"),
     ):
@@ -270,7 +271,7 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
 
 def test_a_file_over_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example().save(tmp_path / "map.safetensors")
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(registry, "MAX_FILE_BYTES", 100)
     with pytest.raises(HotMapError, match=r"is too large: \d+ bytes, and at most 100 are read"):
         TokenMap.load(tmp_path / "map.safetensors")
 

@@ -41,9 +41,9 @@ def build(ctx: click.Context) -> None:
             "There is nothing to count.",
             advice="Give text (--corpus NAME), counts (--counts FILE), or let the model write (--self 2000).",
         )
+    from hothead.files.whole import check_writable
     from hothead.models.catalog import resolve_tokenizer
     from hothead.models.tokenizer import Tokenizer
-    from hothead.vocab.files import check_writable
 
     for path in (config.output, config.counts_output):
         if path is not None:

@@ -58,7 +58,7 @@ def coverage(ctx: click.Context, map_file: Path, other_file: Path | None) -> Non
         "maps": [{"file": name, **_of_map(token_map, domains, config, tokenizer)} for name, token_map in maps.items()],
     }
     if config.plot is not None:
-        from hothead.bench.coverage_plot import plot_hit_rates
+        from hothead.bench.map_plots import plot_hit_rates
 
         plot_hit_rates(config.plot, {row["file"]: row["hit_rate"] for row in description["maps"]})  # type: ignore[index]
     click.echo(json.dumps(description, ensure_ascii=False, indent=2) if config.json else _as_tables(description))

@@ -11,7 +11,7 @@ from hothead.cli import notes, prompts
 from hothead.config.corpus import CorpusConfig
 from hothead.config.map_build import MapBuildConfig
 from hothead.errors import DataError
-from hothead.vocab.files import write_whole
+from hothead.files.whole import write_whole
 
 if TYPE_CHECKING:
     from hothead.config.sampling import SamplingParams

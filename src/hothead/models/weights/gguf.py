@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from hothead.errors import CheckpointError
+from hothead.files.gguf_header import GgufHeader, read_gguf_header
 from hothead.models.families import FAMILIES
 from hothead.models.weights.base import Rows, check_rows, read_stored
 from hothead.models.weights.decode import stored_format
-from hothead.models.weights.gguf_header import GgufHeader, read_gguf_header
 
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER_NAMES = {

@@ -1,0 +1,31 @@
+"""The fields of a token map as a file gives them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+MAX_FILE_BYTES = 64 * 2**20
+"""A map of 262144 token ids with counts has 4 MiB."""
+
+
+@dataclass(frozen=True)
+class StoredMap:
+    """Ids and counts are not checked yet. notes: what a reader of the file should know, one sentence each."""
+
+    token_ids: npt.ArrayLike
+    counts: npt.ArrayLike | None = None
+    vocab_size: int | None = None
+    num_fillers: int = 0
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    tokenizer_fingerprint: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def ids_fingerprint(token_ids: npt.ArrayLike) -> str:
+    """sha256 of the ids in order, as little-endian 64-bit integers."""
+    return hashlib.sha256(np.ascontiguousarray(token_ids, dtype="<i8").tobytes()).hexdigest()
