@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hothead.errors import HotMapError
+from hothead.vocab.formats.text_map import is_text
 from hothead.vocab.select import rank_tokens
 from hothead.vocab.token_map import MAX_TOKEN_ID, TokenMap
 
@@ -76,7 +77,7 @@ def test_noise_gives_only_a_token_map_error(content: bytes) -> None:
             loaded(data)
         except HotMapError:
             continue
-        raise AssertionError(data)
+        assert is_text(data), data  # a number in a text file is a map of one token
 
 
 @given(
