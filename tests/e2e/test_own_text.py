@@ -11,7 +11,7 @@ from tests.support.tiny import make_model
 
 from hothead import Engine, EngineConfig, SamplingParams
 from hothead.cli.main import run
-from hothead.engine.responses import plain_config, prompt_token_ids, respond, user_prefix, write_prompts
+from hothead.engine.responses import plain_config, prompt_token_ids, respond, sample_prompts, user_prefix
 from hothead.errors import TokenizerError
 from hothead.models.tokenizer import Tokenizer
 from hothead.vocab.count import TokenCounts
@@ -93,11 +93,11 @@ def test_a_response_does_not_depend_on_the_others(config: EngineConfig) -> None:
 
 def test_prompts_are_seeded_text(config: EngineConfig) -> None:
     with Engine(config) as engine:
-        first = sorted(write_prompts(engine, 6, seed=1, max_tokens=10))
-        assert first == sorted(write_prompts(engine, 6, seed=1, max_tokens=10))
-        assert first != sorted(write_prompts(engine, 6, seed=2, max_tokens=10))
-    assert len(first) == 6
-    assert all(len(text) >= 3 for text in first)
+        first = dict(sample_prompts(engine, range(6), seed=1, max_tokens=10))
+        assert first == dict(sample_prompts(engine, range(6), seed=1, max_tokens=10))
+        assert [first[4]] == [text for _, text in sample_prompts(engine, [4], seed=1, max_tokens=10)]
+        assert first != dict(sample_prompts(engine, range(6), seed=2, max_tokens=10))
+    assert sorted(first) == [0, 1, 2, 3, 4, 5]
 
 
 def test_where_a_turn_begins(model: Path) -> None:

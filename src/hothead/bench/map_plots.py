@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from hothead.bench.map_size import SizeRow
+
 _STYLES = ("-", "--", ":", "-.")
 
 
@@ -60,6 +62,24 @@ def plot_map(path: Path, name: str, description: Mapping[str, Any]) -> None:
     if placements:
         right.set_ylim(0, 1.25 * description["size"])  # room for the legend
         right.legend(fontsize=8)
+    save_figure(figure, path)
+
+
+def plot_sizes(path: Path, rows: Sequence[SizeRow], best_size: int, vocab_size: int) -> None:
+    """Predicted tokens per second and hit rate against hot size. Raises OptionError, OutputError."""
+    figure = new_figure()
+    axes = figure.subplots()
+    sizes = [row.size for row in rows]
+    _size_axis(axes, sizes)
+    axes.plot(sizes, [row.tokens_per_s for row in rows], marker="o", color="C0", label="tokens/s (predicted)")
+    axes.axvline(best_size, color="C0", linestyle=":", label=f"best: {'full head' if best_size >= vocab_size else f'{best_size:,}'}")
+    axes.set_ylabel("tokens/s")
+    axes.set_ylim(0)
+    right = axes.twinx()
+    right.plot(sizes, [100 * row.hit_rate for row in rows], marker="s", markersize=3, color="C1", label="hit rate")
+    right.set_ylabel("hit rate (% of tokens)")
+    right.set_ylim(0, 102)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8)
     save_figure(figure, path)
 
 

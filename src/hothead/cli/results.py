@@ -26,6 +26,7 @@ def as_json(result: Completion) -> str:
         "num_drafted": stats.num_drafted,
         "num_accepted": stats.num_accepted,
         "tokens_per_step": _rounded(stats.tokens_per_step),
+        "step_sizes": stats.step_sizes,
         "hot_hit_rate": _rounded(stats.hot_hit_rate),
         "ttft_s": _rounded(stats.ttft_s),
         "decode_tokens_per_s": _rounded(stats.decode_tokens_per_s),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from hothead.config.engine import NONE, EngineConfig
 from hothead.config.option import replace
@@ -24,6 +25,7 @@ CONCURRENCY = 64
 """Requests at once. With so many, plain decoding gives the most tokens per second on a CPU."""
 _MARK = "\x02prompt\x03"
 _MIN_PROMPT_CHARACTERS = 3
+_MAX_ROUNDS = 20
 
 
 def plain_config(config: EngineConfig) -> EngineConfig:
@@ -56,33 +58,20 @@ def prompt_token_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return tokenizer.apply_chat_template([{"role": "user", "content": prompt}]) if tokenizer.has_chat_template else tokenizer.encode(prompt)
 
 
-def write_prompts(engine: Engine, num_prompts: int, seed: int, max_tokens: int = 128) -> Iterator[str]:
-    """Prompts as the target imagines them: sampled from where its chat template opens a user's turn. Raises TokenizerError without one.
+def sample_prompts(engine: Engine, samples: Sequence[int], seed: int, max_tokens: int = 128) -> Iterator[tuple[int, str]]:
+    """(number of the sample, text of a user's turn as the target imagines it), in any order, as they are finished; "" is possible.
 
-    max_tokens: longest prompt; longer ones are cut there. The method is Magpie's (arXiv 2406.08464).
+    Sampled from where the chat template opens a user's turn, sample i with the seed plus i; longer ones than max_tokens are cut there. The
+    method is Magpie's (arXiv 2406.08464). Raises TokenizerError without such a place.
     """
     prefix = engine.tokenizer.encode(user_prefix(engine.tokenizer), add_special_tokens=False)
-    num_written = num_asked = 0
-    while num_written < num_prompts:
-        wanted = num_prompts - num_written
-        request_ids = {
-            engine.add(prefix, SamplingParams(max_tokens=max_tokens, temperature=1.0, seed=seed + num_asked + place))
-            for place in range(wanted)
-        }
-        num_asked += wanted
-        while request_ids:
-            for output in engine.step():
-                if output.finish_reason is not None:
-                    request_ids.remove(output.request_id)
-                    text = engine.take(output.request_id).text.strip()
-                    if len(text) >= _MIN_PROMPT_CHARACTERS:
-                        num_written += 1
-                        yield text
-        if num_asked > 20 * num_prompts + 100:
-            raise TokenizerError(
-                f"{engine.tokenizer.source} does not write prompts: {num_written} of {num_asked} samples of a user's turn had text.",
-                advice="Give prompts: --prompts FILE.",
-            )
+    waiting = {}
+    for sample in samples:
+        waiting[engine.add(prefix, SamplingParams(max_tokens=max_tokens, temperature=1.0, seed=seed + sample))] = sample
+    while waiting:
+        for output in engine.step():
+            if output.finish_reason is not None:
+                yield waiting.pop(output.request_id), engine.take(output.request_id).text.strip()
 
 
 def user_prefix(tokenizer: Tokenizer) -> str:
@@ -100,51 +89,92 @@ def collect_responses(
 ) -> None:
     """Complete the JSONL file of responses (`prompt_index`, `prompt_token_ids`, `response_token_ids` on each line).
 
-    progress(done, in all) after each response.
+    progress(done, in all) after each response. Raises DataError, OutputError.
     """
-    answered = _answered(path, len(prompts))
+    answered = {int(row["prompt_index"]) for row in _rows(path, "prompt_index")}
+    if answered and max(answered) >= len(prompts):
+        raise DataError(
+            f"'{path}' holds a response to prompt {max(answered)}, but only {len(prompts)} prompts are given.",
+            advice="Use the same prompts as before, or give another --output.",
+        )
     missing = [index for index in range(len(prompts)) if index not in answered]
-    if not missing:
-        return
-    num_done = len(answered)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for place, prompt_token_ids, response_token_ids in write_responses([prompts[index] for index in missing]):
+            yield {
+                "prompt_index": missing[place],
+                "prompt_token_ids": list(prompt_token_ids),
+                "response_token_ids": list(response_token_ids),
+            }
+
+    if missing:
+        for num_done, _ in enumerate(_appended(path, rows()), start=len(answered) + 1):
+            if progress is not None:
+                progress(num_done, len(prompts))
+
+
+def collect_prompts(
+    num_prompts: int,
+    path: Path,
+    sample: Callable[[Sequence[int]], Iterable[tuple[int, str]]],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[str]:
+    """Complete the JSONL file of sampled prompts (`sample`, `prompt` on each line) -> the first num_prompts that have text, by sample.
+
+    sample(numbers) -> (number, text) for each. Raises DataError where the target writes none, OutputError.
+    """
+    found = {int(row["sample"]): str(row["prompt"]) for row in _rows(path, "sample")}
+    num_asked = 0
+    for _ in range(_MAX_ROUNDS):
+        num_asked += num_prompts - sum(number < num_asked and _is_prompt(text) for number, text in found.items())
+        missing = [number for number in range(num_asked) if number not in found]
+        new = ({"sample": number, "prompt": text} for number, text in sample(missing)) if missing else iter(())
+        for row in _appended(path, new):
+            found[row["sample"]] = row["prompt"]
+            if progress is not None:
+                progress(min(num_prompts, sum(map(_is_prompt, found.values()))), num_prompts)
+        texts = [found[number] for number in range(num_asked) if _is_prompt(found[number])]
+        if len(texts) >= num_prompts:
+            return texts[:num_prompts]
+    raise DataError(
+        f"the model does not write prompts: {len(texts)} of {num_asked} samples of a user's turn had text.", advice="Give --prompts FILE."
+    )
+
+
+def _is_prompt(text: str) -> bool:
+    return len(text) >= _MIN_PROMPT_CHARACTERS
+
+
+def _appended(path: Path, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows, each after it was written down. Raises OutputError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            for place, prompt_token_ids, response_token_ids in write_responses([prompts[index] for index in missing]):
-                entry = {
-                    "prompt_index": missing[place],
-                    "prompt_token_ids": list(prompt_token_ids),
-                    "response_token_ids": list(response_token_ids),
-                }
-                file.write(json.dumps(entry) + "\n")
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
                 file.flush()
-                num_done += 1
-                if progress is not None:
-                    progress(num_done, len(prompts))
+                yield row
     except OSError as error:
         raise OutputError(
-            f"Responses cannot be written to '{path}': {error.strerror or error}.", advice="Free disk space or give another --output."
+            f"'{path}' cannot be written: {error.strerror or error}.", advice="Free disk space or give another --output."
         ) from error
 
 
-def _answered(path: Path, num_prompts: int) -> set[int]:
-    """Prompt indices in the file. A last line that was cut off by a kill is removed."""
+def _rows(path: Path, key: str) -> list[dict[str, Any]]:
+    """What such a file holds. A last line that was cut off by a kill is removed. Raises DataError for a file without the key."""
     if not path.exists():
-        return set()
+        return []
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         with path.open("r+b") as file:
             file.truncate(len(whole))
     try:
-        answered = {int(json.loads(line)["prompt_index"]) for line in whole.splitlines()}
+        rows = [json.loads(line) for line in whole.splitlines()]
+        for row in rows:
+            int(row[key])
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"'{path}' does not hold responses that this command wrote ({error}).", advice="Remove it, or give another --output."
+            f"'{path}' does not hold what this command wrote ({error}).", advice="Remove it, or give another --output."
         ) from error
-    if answered and max(answered) >= num_prompts:
-        raise DataError(
-            f"'{path}' holds a response to prompt {max(answered)}, but only {num_prompts} prompts are given.",
-            advice="Use the same prompts as before, or give another --output.",
-        )
-    return answered
+    return rows

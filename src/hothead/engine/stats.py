@@ -68,6 +68,8 @@ class RequestStats:
     last_token_s: float | None = None
     num_first_emitted: int = 0
     """Tokens that the first step emitted: they end the time to first token and do not count as decoding."""
+    step_sizes: list[int] = field(default_factory=list)
+    """Tokens that each verify step emitted: all but the last one of a step were drafted."""
     _reached: list[int] = field(default_factory=list)
     _accepted: list[int] = field(default_factory=list)
 
@@ -93,6 +95,7 @@ class RequestStats:
             self.num_first_emitted = len(token_ids)
         self.last_token_s = now_s
         self.num_emitted += len(token_ids)
+        self.step_sizes.append(len(token_ids))
         if is_hot is not None:
             self.num_hot = (self.num_hot or 0) + int(is_hot[list(token_ids)].sum())
 

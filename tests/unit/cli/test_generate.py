@@ -21,6 +21,7 @@ JSON_KEYS = [
     "num_drafted",
     "num_accepted",
     "tokens_per_step",
+    "step_sizes",
     "hot_hit_rate",
     "ttft_s",
     "decode_tokens_per_s",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hothead.engine.responses import collect_responses
+from hothead.engine.responses import collect_prompts, collect_responses
 from hothead.errors import DataError
 from hothead.train.dataset import read_documents
 
@@ -45,8 +45,34 @@ def test_interrupted_answers_are_completed(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "responses.jsonl"
     path.write_text('{"text": 1}\n')
-    with pytest.raises(DataError, match="does not hold responses"):
+    with pytest.raises(DataError, match="does not hold what"):
         collect_responses(["a"], path, answers)
     path.write_text('{"prompt_index": 7}\n')
     with pytest.raises(DataError, match="only 1 prompts"):
         collect_responses(["a"], path, answers)
+
+
+def test_prompts_without_text_are_sampled_anew(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    asked: list[int] = []
+
+    def sample(numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
+        for number in reversed(numbers):
+            asked.append(number)
+            yield number, "" if number % 3 == 0 else f"prompt {number}"
+
+    def killed(numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
+        yield from list(sample(numbers))[:2]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect_prompts(4, path, killed)
+    done: list[tuple[int, int]] = []
+    expected = ["prompt 1", "prompt 2", "prompt 4", "prompt 5"]
+    assert collect_prompts(4, path, sample, lambda *counts: done.append(counts)) == expected
+    assert done[-1] == (4, 4)
+    asked.clear()
+    assert collect_prompts(4, path, sample) == expected
+    assert asked == []
+    with pytest.raises(DataError, match="does not write prompts: 0 of 80 samples"):
+        collect_prompts(4, tmp_path / "none", lambda numbers: ((number, " ") for number in numbers))

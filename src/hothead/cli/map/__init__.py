@@ -12,6 +12,7 @@ COMMANDS = {
     "convert": ("hothead.cli.map.convert:convert", "Write a map in the format of another program."),
     "coverage": ("hothead.cli.map.coverage:coverage", "Measure how much of a corpus a map covers."),
     "merge": ("hothead.cli.map.merge:merge", "Add up counts of several corpora."),
+    "size": ("hothead.cli.map.size:size", "Predict which hot size gives the most tokens per second."),
 }
 
 

@@ -11,7 +11,6 @@ from hothead.cli import notes, prompts
 from hothead.config.corpus import CorpusConfig
 from hothead.config.map_build import MapBuildConfig
 from hothead.errors import DataError
-from hothead.files.whole import write_whole
 
 if TYPE_CHECKING:
     from hothead.config.sampling import SamplingParams
@@ -28,7 +27,7 @@ def own_counts(config: MapBuildConfig, corpus_config: CorpusConfig, tokenizer: T
     from hothead.config.engine import EngineConfig
     from hothead.config.sampling import SamplingParams
     from hothead.engine import Engine
-    from hothead.engine.responses import collect_responses, plain_config, respond, write_prompts
+    from hothead.engine.responses import collect_prompts, collect_responses, plain_config, respond, sample_prompts
     from hothead.models.catalog import resolve_model
     from hothead.vocab.count import TokenCounts
 
@@ -47,14 +46,10 @@ def own_counts(config: MapBuildConfig, corpus_config: CorpusConfig, tokenizer: T
         return engine[0]
 
     try:
-        if given is None and not own.prompts.exists():
-            with notes.progress("writing prompts", config.num_self) as advance:
-                written = []
-                for text in write_prompts(started(), config.num_self, config.seed):
-                    written.append(text)
-                    advance()
-            write_whole(own.prompts, "".join(json.dumps({"prompt": text}) + "\n" for text in written).encode())
-        asked = given if given is not None else _read_prompts(own.prompts, config.num_self)
+        asked = given
+        if asked is None:
+            with notes.steps("writing prompts") as show:
+                asked = collect_prompts(config.num_self, own.prompts, lambda samples: sample_prompts(started(), samples, config.seed), show)
         with notes.steps("writing responses") as show:
             collect_responses(asked, own.responses, lambda some: respond(started(), some, sampling), show)
     finally:
