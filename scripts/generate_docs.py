@@ -3,7 +3,7 @@
     python scripts/generate_docs.py [--check]
 
 docs/reference/options.md and docs/reference/cli.md come from the option definitions and the commands, the code map in README.md
-from the folders.
+from the folders, the table of docs/reference/map-format.md from the registry of formats.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from hothead.cli.main import hothead  # noqa: E402
 from hothead.cli.options import ConfigOption, type_text  # noqa: E402
 from hothead.config.option import Option, Options, options_of  # noqa: E402
+from hothead.vocab.formats.registry import FORMATS, KEPT  # noqa: E402
 
 WIDTH = 100
 # In the order in which one step uses them, foundations first.
@@ -44,10 +45,12 @@ _GENERATED = "<!-- Written by scripts/generate_docs.py; edit the definitions, no
 
 
 def main() -> int:
+    formats = ROOT / "docs/reference/map-format.md"
     pages = {
         ROOT / "docs/reference/options.md": options_page(),
         ROOT / "docs/reference/cli.md": cli_page(),
         ROOT / "README.md": with_generated_parts((ROOT / "README.md").read_text(encoding="utf-8"), {"code-map": code_map()}),
+        formats: with_generated_parts(formats.read_text(encoding="utf-8"), {"map-formats": map_formats()}),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" not in sys.argv[1:]:
@@ -122,6 +125,14 @@ def code_map() -> str:
         if (package / folder).is_dir():
             num_files = sum(path.name != "__init__.py" for path in (package / folder).rglob("*.py"))
             lines.append(f"| `{folder}/` | {summary(package / folder / '__init__.py')} | {num_files} |")
+    return "\n".join(lines)
+
+
+def map_formats() -> str:
+    """One row per format of `map convert`."""
+    lines = ["| `--to` | what it is | keeps besides the ids |", "|---|---|---|"]
+    for one in FORMATS.values():
+        lines.append(f"| `{one.name}` | {one.title} | {', '.join(what for what in KEPT if what in one.keeps)} |")
     return "\n".join(lines)
 
 

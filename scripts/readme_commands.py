@@ -1,4 +1,4 @@
-"""Print the commands of README blocks that carry a marker, so that what is tested is what a reader is told.
+"""Print the commands of README blocks that carry a marker, so that what is tested is what a reader is told. Guides are marked alike.
 
     python scripts/readme_commands.py install
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 README = Path(__file__).resolve().parent.parent / "README.md"
+GUIDES = sorted((README.parent / "docs" / "guides").glob("*.md"))
 _BLOCK = re.compile(r"<!-- run: (?P<marks>[^>]*?) -->\n```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

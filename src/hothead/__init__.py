@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hothead.config.sampling import SamplingParams
     from hothead.engine import Completion, Engine, RequestStats
     from hothead.errors import HotheadError, HotMapError, OptionError
+    from hothead.models.catalog import load_tokenizer
     from hothead.records import Request, StepOutput
     from hothead.vocab.token_map import TokenMap
 
@@ -37,6 +38,7 @@ __all__ = [
     "StepOutput",
     "TokenMap",
     "__version__",
+    "load_tokenizer",
 ]
 
 _MODULES = {
@@ -51,6 +53,7 @@ _MODULES = {
     "SamplingParams": "hothead.config.sampling",
     "StepOutput": "hothead.records",
     "TokenMap": "hothead.vocab.token_map",
+    "load_tokenizer": "hothead.models.catalog",
 }
 
 

