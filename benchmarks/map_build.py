@@ -37,7 +37,6 @@ from hothead.engine.responses import plain_config, respond
 from hothead.models.catalog import resolve_model
 from hothead.models.tokenizer import Tokenizer
 from hothead.vocab.coverage import hit_rates
-from hothead.vocab.select import rank_tokens
 
 MODEL = "smollm2-135m-instruct"
 SIZES = (2048, 4096, 8192, 16384)
@@ -189,7 +188,7 @@ def measure_coverage(tokenizer_path: Path, questions: Path, own_map: Path, texts
     text_counts = count_corpus(find_files([str(path) for path in texts]), CountSettings(tokenizer_path)).total.counts
     maps = {
         "own text": TokenMap.load(own_map),
-        "given text": rank_tokens(text_counts, tokenizer.end_token_ids, None, tokenizer.vocab_size),
+        "given text": TokenMap.ranked(text_counts, tokenizer.end_token_ids, None, tokenizer.vocab_size),
     }
     return {
         "num_tokens": {name: int(values.sum()) for name, values in counts.items()},

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hothead.errors import HotMapError
 from hothead.vocab.formats.text_map import is_text
-from hothead.vocab.select import rank_tokens
 from hothead.vocab.token_map import MAX_TOKEN_ID, TokenMap
 
 VOCAB_SIZE = 60
@@ -86,7 +85,7 @@ def test_noise_gives_only_a_token_map_error(content: bytes) -> None:
     st.integers(5, VOCAB_SIZE),
 )
 def test_a_ranking_is_exact_ordered_and_holds_what_must_be_in(counts: list[int], always_in: set[int], size: int) -> None:
-    ranked = rank_tokens(np.array(counts), always_in, size, VOCAB_SIZE)
+    ranked = TokenMap.ranked(np.array(counts), always_in, size, VOCAB_SIZE)
     token_ids = ranked.token_ids.tolist()
     assert len(token_ids) == size
     assert set(token_ids[: len(always_in)]) == always_in

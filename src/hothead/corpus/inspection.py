@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hothead.errors import HotMapError
 from hothead.models.required import required_token_ids
 from hothead.models.tokenizer import Tokenizer
 from hothead.parallel.partition import PLACEMENTS, hot_indices_of_rank
@@ -108,11 +109,11 @@ def _warnings(token_map: TokenMap, tokenizer: Tokenizer | None, rows: Sequence[d
         found.append(f"{token_map.num_fillers:,} of {len(token_map):,} token ids were never seen and only fill up the size.")
     if token_map.counts is None:
         found.append("it has no counts: --hot-coverage and predictions need a map from hothead map build.")
-    if tokenizer is not None and token_map.tokenizer_fingerprint not in ("", tokenizer.fingerprint):
-        found.append(
-            f"it was counted with another tokenizer ({token_map.tokenizer_fingerprint[:12]}) than {tokenizer.source} has "
-            f"({tokenizer.fingerprint[:12]})."
-        )
+    if tokenizer is not None:
+        try:
+            token_map.check_tokenizer(tokenizer, "it")
+        except HotMapError as error:
+            found.append(" ".join(part for part in (error.what, *error.details) if part))
     if tokenizer is not None and (num_past := int((token_map.token_ids >= tokenizer.vocab_size).sum())):
         found.append(f"{num_past} of its token ids are past the {tokenizer.vocab_size} tokens of {tokenizer.source}.")
     if special.get("required_tokens_out"):

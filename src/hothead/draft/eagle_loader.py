@@ -95,7 +95,7 @@ def choose_map(context: DraftContext) -> TokenMap | None:
         raise HotMapError(
             f"The token map was made for another tokenizer than {context.decoder.config.source}'s.",
             f"The map's tokenizer is {token_map.tokenizer_fingerprint[:16]}, the target's {context.tokenizer_fingerprint[:16]}.",
-            advice="Give a map that was built for this target.",
+            advice="Give a map that was built for this target; hothead map inspect MAP --model TARGET shows where they differ.",
         )
     if config.hot_size is not None:
         return token_map.head(config.hot_size)

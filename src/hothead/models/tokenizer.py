@@ -108,6 +108,10 @@ class Tokenizer:
             digest.update(f"{token_id}\0{token}\0".encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
+    def token(self, token_id: int) -> str:
+        """A token in the tokenizer's own spelling, "" for an id without one."""
+        return self.backend.id_to_token(token_id) or ""
+
     def token_text(self, token_id: int) -> str:
         """What one token looks like, for tables: its text with visible spaces, or its own spelling where it is no text."""
         token = self.backend.id_to_token(token_id)

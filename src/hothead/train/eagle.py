@@ -25,7 +25,6 @@ from hothead.train.features import FeatureCache, FeatureSubset
 from hothead.train.loop import StepReport, keep_freed_memory, train
 from hothead.train.network import EagleHead
 from hothead.vocab.count import TokenCounts
-from hothead.vocab.select import rank_tokens
 from hothead.vocab.token_map import TokenMap
 
 
@@ -130,7 +129,7 @@ def _token_map(config: TrainEagleConfig, target: FrozenTarget, training: Sequenc
         token_map.validate_for(target.vocab_size, target.name)
         return token_map.head(config.hot_size) if config.hot_size < len(token_map) else token_map
     counts = TokenCounts(target.vocab_size).update(document.response_token_ids for document in training)
-    return rank_tokens(
+    return TokenMap.ranked(
         counts.counts,
         target.eos_token_ids,
         min(config.hot_size, target.vocab_size),

@@ -7,27 +7,21 @@ were seen, by count descending, then id ascending. 3. Fillers, if an exact size 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from hothead.errors import HotMapError
-from hothead.vocab.token_map import TokenMap
 
 
 def rank_tokens(
-    counts: npt.NDArray[np.int64],
-    always_in: Iterable[int],
-    size: int | None,
-    vocab_size: int,
-    *,
-    tokenizer_fingerprint: str = "",
-    provenance: Mapping[str, str] | None = None,
-) -> TokenMap:
-    """The ranked map of exactly `size` ids, or of every id that was seen or is always in (None).
+    counts: npt.NDArray[np.int64], always_in: Iterable[int], size: int | None, vocab_size: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+    """Exactly `size` ids, or every id that was seen or is always in (None) -> ids [H] in order, their counts [H], number of fillers.
 
-    counts: [V] int64. vocab_size: ids that the tokenizer has; no other id gets in, whatever rows the head has beyond it.
+    counts: [V] int64. vocab_size: ids that the tokenizer has; no other id gets in, whatever rows the head has beyond it. Raises HotMapError
+    for a size that cannot be.
     """
     if len(counts) > vocab_size and counts[vocab_size:].any():
         first = vocab_size + int(np.flatnonzero(counts[vocab_size:])[0])
@@ -55,11 +49,4 @@ def rank_tokens(
             f"The tokenizer has {vocab_size} token ids, and {len(required)} of them are always in.",
             advice=f"Use a size from {max(1, len(required))} to {vocab_size}.",
         )
-    return TokenMap(
-        ranked[:size],
-        padded[ranked[:size]],
-        vocab_size,
-        max(0, size - num_wanted),
-        provenance or {},
-        tokenizer_fingerprint,
-    )
+    return ranked[:size], padded[ranked[:size]], max(0, size - num_wanted)

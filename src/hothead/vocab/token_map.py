@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hothead.errors import HotMapError
+from hothead.vocab.count import TokenCounts
 from hothead.vocab.formats.registry import read_stored_map, write_stored_map
 from hothead.vocab.formats.stored import StoredMap, ids_fingerprint
+from hothead.vocab.select import rank_tokens
 
 IntArray = npt.NDArray[np.int64]
 TokenIds = npt.ArrayLike | Iterable[int]
+
+SAMPLE_SIZE = 256
+"""Hottest tokens whose text `map build` keeps in the map."""
 
 MAX_TOKEN_ID = 2**31 - 2
 """Ids travel between ranks as 32-bit integers, of which the largest means 'none'."""
@@ -38,13 +44,25 @@ class CountingTokenizer(Protocol):
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
 
 
+class SpellingTokenizer(Protocol):
+    """What comparing needs of a tokenizer. token: of an id, "" where it has none."""
+
+    source: str
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def token(self, token_id: int) -> str: ...
+
+
 @dataclass(frozen=True, eq=False)
 class TokenMap:
     """A hot vocabulary: hot index -> token id, most frequent first. Equal when its content is equal, provenance aside.
 
     token_ids: [H] int64, all different. counts: [H] int64, how often each was seen, or None where a format has none. vocab_size: token ids
     of the tokenizer it was counted with, or None if unknown. num_fillers: how many ids at the end were never seen and only fill up the
-    size. provenance: free text by key (corpus, date, command). tokenizer_fingerprint: "" if unknown. Arrays are read-only. Raises
+    size. provenance: free text by key (corpus, date, command). tokenizer_fingerprint: "" if unknown. sample: some ids with their tokens, to
+    tell how another tokenizer differs. Arrays are read-only. Raises
     HotMapError for anything but a non-empty 1-D list of different non-negative integers.
     """
 
@@ -54,6 +72,7 @@ class TokenMap:
     num_fillers: int = 0
     provenance: Mapping[str, str] = field(default_factory=dict)
     tokenizer_fingerprint: str = ""
+    sample: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         token_ids = check_token_ids(self.token_ids)
@@ -66,6 +85,7 @@ class TokenMap:
         object.__setattr__(self, "token_ids", _read_only(token_ids))
         object.__setattr__(self, "counts", None if counts is None else _read_only(counts))
         object.__setattr__(self, "provenance", MappingProxyType({str(key): str(value) for key, value in self.provenance.items()}))
+        object.__setattr__(self, "sample", MappingProxyType({int(key): str(value) for key, value in self.sample.items()}))
 
     @staticmethod
     def load(path: str | Path, *, vocab_size: int | None = None, encoding: str | None = None) -> TokenMap:
@@ -91,6 +111,7 @@ class TokenMap:
                 stored.num_fillers,
                 stored.provenance,
                 stored.tokenizer_fingerprint,
+                stored.sample,
             )
         except HotMapError as error:
             raise HotMapError(f"token map '{name}': {error.what}", *error.details, advice=error.advice) from error
@@ -109,12 +130,9 @@ class TokenMap:
         size: exactly so many ids, or every id that was seen (None). always_in: None is the tokenizer's end tokens. Raises HotMapError for a
         size that cannot be, DataError for ids of another tokenizer.
         """
-        from hothead.vocab.count import TokenCounts
-        from hothead.vocab.select import rank_tokens
-
         encoded = (tokenizer.encode(part, add_special_tokens=False) if isinstance(part, str) else part for part in corpus)
         counts = TokenCounts(tokenizer.vocab_size).update(encoded)
-        return rank_tokens(
+        return TokenMap.ranked(
             counts.counts,
             tokenizer.end_token_ids if always_in is None else always_in,
             size,
@@ -122,6 +140,20 @@ class TokenMap:
             tokenizer_fingerprint=tokenizer.fingerprint,
             provenance=provenance,
         )
+
+    @staticmethod
+    def ranked(
+        counts: npt.NDArray[np.int64],
+        always_in: Iterable[int],
+        size: int | None,
+        vocab_size: int,
+        *,
+        tokenizer_fingerprint: str = "",
+        provenance: Mapping[str, str] | None = None,
+    ) -> TokenMap:
+        """The map of counts [V]: what `rank_tokens` takes and in its order. Raises HotMapError for a size that cannot be."""
+        token_ids, own_counts, num_fillers = rank_tokens(counts, always_in, size, vocab_size)
+        return TokenMap(token_ids, own_counts, vocab_size, num_fillers, provenance or {}, tokenizer_fingerprint)
 
     def save(self, path: str | Path, format_name: str | None = None) -> None:
         """Write a file that appears whole or not at all.
@@ -134,7 +166,9 @@ class TokenMap:
     @property
     def stored(self) -> StoredMap:
         """The fields as files have them."""
-        return StoredMap(self.token_ids, self.counts, self.vocab_size, self.num_fillers, self.provenance, self.tokenizer_fingerprint)
+        return StoredMap(
+            self.token_ids, self.counts, self.vocab_size, self.num_fillers, self.provenance, self.tokenizer_fingerprint, self.sample
+        )
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -154,9 +188,9 @@ class TokenMap:
         return hash(self.fingerprint)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The read-only view of the provenance cannot be pickled, and a map is sent to every rank.
-        values = (self.token_ids, self.counts, self.vocab_size, self.num_fillers, dict(self.provenance), self.tokenizer_fingerprint)
-        return (TokenMap, values)
+        # Read-only views cannot be pickled, and a map is sent to every rank.
+        numbers = (self.token_ids, self.counts, self.vocab_size, self.num_fillers)
+        return (TokenMap, (*numbers, dict(self.provenance), self.tokenizer_fingerprint, dict(self.sample)))
 
     @property
     def fingerprint(self) -> str:
@@ -177,11 +211,16 @@ class TokenMap:
             max(0, self.num_fillers - (len(self) - size)),
             self.provenance,
             self.tokenizer_fingerprint,
+            self.sample,
         )
 
     def with_vocab_size(self, vocab_size: int) -> TokenMap:
         """The same map with a vocabulary size. Raises HotMapError if an id is past it."""
-        return TokenMap(self.token_ids, self.counts, vocab_size, self.num_fillers, self.provenance, self.tokenizer_fingerprint)
+        return dataclasses.replace(self, vocab_size=vocab_size)
+
+    def with_sample(self, sample: Mapping[int, str]) -> TokenMap:
+        """The same map with tokens of some of its ids."""
+        return dataclasses.replace(self, sample=sample)
 
     def for_coverage(self, share: float) -> TokenMap:
         """The shortest prefix that holds `share` (above 0, at most 1) of the map's own counts."""
@@ -230,6 +269,25 @@ class TokenMap:
                 _past_the_end(self.token_ids, bad, num_token_ids),
                 advice=f"Rebuild it: hothead map build --model {model_name}, or load the target that it was built for{built_for}.",
             )
+
+    def check_tokenizer(self, tokenizer: SpellingTokenizer, name: str = "token map") -> None:
+        """Raise HotMapError if the map is of another tokenizer, with the first token that differs as far as the map knows tokens."""
+        if self.tokenizer_fingerprint in ("", tokenizer.fingerprint):
+            return
+        for token_id, token in self.sample.items():
+            if token != tokenizer.token(token_id):
+                first = (
+                    f"The first difference: token id {token_id} is {token!r} in the map's and {tokenizer.token(token_id)!r} in this one."
+                )
+                break
+        else:
+            first = f"The {len(self.sample)} tokens that the map knows are the same in both." if self.sample else ""
+        raise HotMapError(
+            f"{name} was counted with another tokenizer than {tokenizer.source} has.",
+            f"The map's has the fingerprint {self.tokenizer_fingerprint[:12]}, this one {tokenizer.fingerprint[:12]}.",
+            first,
+            advice="Give the model that the map was built for, or build one for this model: hothead map build.",
+        )
 
 
 def check_token_ids(values: npt.ArrayLike) -> IntArray:

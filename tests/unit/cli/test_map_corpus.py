@@ -149,6 +149,22 @@ def test_what_cannot_be(hothead: CommandLine, tmp_path: Path, model: str, chats:
     assert not (tmp_path / "new").exists()
 
 
+def test_a_map_of_another_tokenizer_is_refused_with_the_first_difference(
+    hothead: CommandLine, tmp_path: Path, model: str, chats: str
+) -> None:
+    path, other = tmp_path / "map.safetensors", tmp_path / "other"
+    assert hothead("map", "build", "--model", model, "--corpus", chats, "-o", str(path)).code == 0
+    other.mkdir()
+    text = (Path(model) / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(text.replace("<|im_start|>", "<|begin|>"))
+    done = hothead("map", "coverage", str(path), "--model", str(other), "--corpus", chats)
+    assert done.code == 2
+    assert "was counted with another tokenizer than other has" in done.err
+    assert "token id 1 is '<|im_start|>' in the map's and '<|begin|>' in this one" in done.err
+    warnings = json.loads(hothead("map", "inspect", str(path), "--model", str(other), "--json").out)["warnings"]
+    assert any("token id 1 is '<|im_start|>' in the map's and '<|begin|>'" in warning for warning in warnings)
+
+
 def test_counts_of_another_tokenizer_are_refused(hothead: CommandLine, tmp_path: Path, model: str) -> None:
     TokenCounts(7, np.ones(7, np.int64), "f" * 64).save(tmp_path / "counts")
     done = hothead("map", "build", "--model", model, "--counts", str(tmp_path / "counts"), "-o", str(tmp_path / "map"))

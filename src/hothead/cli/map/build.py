@@ -78,7 +78,7 @@ def _as_counts(tokenizer: Tokenizer, counts: object, about: dict[str, str]) -> T
 
 def _rank(config: MapBuildConfig, tokenizer: Tokenizer, counts: TokenCounts) -> TokenMap:
     from hothead.models.required import required_token_ids
-    from hothead.vocab.select import rank_tokens
+    from hothead.vocab.token_map import SAMPLE_SIZE, TokenMap
 
     required = required_token_ids(tokenizer, has_bytes=config.has_bytes)
     provenance = {
@@ -89,7 +89,7 @@ def _rank(config: MapBuildConfig, tokenizer: Tokenizer, counts: TokenCounts) -> 
         "made_by": f"hothead {__version__} map build",
         "date": datetime.date.today().isoformat(),
     }
-    token_map = rank_tokens(
+    token_map = TokenMap.ranked(
         counts.counts,
         required,
         config.size,
@@ -97,7 +97,9 @@ def _rank(config: MapBuildConfig, tokenizer: Tokenizer, counts: TokenCounts) -> 
         tokenizer_fingerprint=tokenizer.fingerprint,
         provenance=provenance,
     )
-    return token_map if config.coverage is None else token_map.for_coverage(config.coverage)
+    if config.coverage is not None:
+        token_map = token_map.for_coverage(config.coverage)
+    return token_map.with_sample({token_id: tokenizer.token(token_id) for token_id in token_map.token_ids[:SAMPLE_SIZE].tolist()})
 
 
 def _say(token_map: TokenMap, counts: TokenCounts, config: MapBuildConfig) -> None:

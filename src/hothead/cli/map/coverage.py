@@ -50,6 +50,7 @@ def coverage(ctx: click.Context, map_file: Path, other_file: Path | None) -> Non
     tokenizer = Tokenizer.load(tokenizer_path)
     maps = {str(path): TokenMap.load(path) for path in (map_file, other_file) if path is not None}
     for name, token_map in maps.items():
+        token_map.check_tokenizer(tokenizer, f"token map '{Path(name).name}'")
         token_map.validate_for(tokenizer.vocab_size, tokenizer.source, f"token map '{Path(name).name}'")
     domains = {name or "all": counts for name, counts in _counts_by_domain(config, corpus_config, tokenizer, tokenizer_path).items()}
     description = {

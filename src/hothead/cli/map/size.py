@@ -63,6 +63,7 @@ def size(ctx: click.Context, file: Path | None) -> None:
     model_config, tokenizer = load_config(model.path), Tokenizer.load(model.path)
     map_path = file or _shipped_map(model.name)
     token_map = TokenMap.load(map_path)
+    token_map.check_tokenizer(tokenizer, f"token map '{map_path.name}'")
     token_map.validate_for(tokenizer.vocab_size, model.name, f"token map '{map_path.name}'")
     vocab_size = tokenizer.vocab_size
     sizes = _sizes(config, token_map, vocab_size)

@@ -28,6 +28,8 @@ def encode(stored: StoredMap, token_ids: npt.NDArray[np.int64]) -> bytes:
     }
     if stored.vocab_size is not None:
         metadata["vocab_size"] = str(stored.vocab_size)
+    if stored.sample:
+        metadata["token_sample"] = json.dumps({str(token_id): token for token_id, token in stored.sample.items()}, ensure_ascii=False)
     if stored.counts is not None:
         tensors["counts"] = np.asarray(stored.counts, np.int64)
         metadata["counts_sha256"] = ids_fingerprint(stored.counts)
@@ -57,4 +59,5 @@ def decode(data: bytes, header: dict[str, object]) -> StoredMap:
         int(metadata.get("num_fillers", 0)),
         {str(key): str(value) for key, value in provenance.items()},
         metadata.get("tokenizer_fingerprint", ""),
+        {int(token_id): str(token) for token_id, token in json.loads(metadata.get("token_sample", "{}")).items()},
     )

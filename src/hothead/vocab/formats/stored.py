@@ -23,6 +23,7 @@ class StoredMap:
     num_fillers: int = 0
     provenance: Mapping[str, str] = field(default_factory=dict)
     tokenizer_fingerprint: str = ""
+    sample: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
