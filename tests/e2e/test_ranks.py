@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -122,6 +123,13 @@ def test_torchrun_runs_the_same_program(model: Path, source_path: dict[str, str]
     together = subprocess.run(torchrun, capture_output=True, env=source_path | {"OMP_NUM_THREADS": "1"}, timeout=120)
     assert together.returncode == 0, together.stderr.decode()
     assert together.stdout == alone.stdout
+    # Prompts that come through a pipe: there is one pipe for all processes, and rank 0 alone reads it.
+    piped = [*torchrun[: torchrun.index(PROMPT)], *torchrun[torchrun.index(PROMPT) + 1 :], "--prompts-file", "-"]
+    given = "".join(json.dumps({"prompt": text}) + "\n" for text in (PROMPT, "the lazy dog")).encode()
+    together = subprocess.run(piped, input=given, capture_output=True, env=source_path | {"OMP_NUM_THREADS": "1"}, timeout=120)
+    assert together.returncode == 0, together.stderr.decode()
+    assert alone.stdout.decode().strip() in together.stdout.decode()
+    assert together.stdout.decode().count("### ") == 2
 
 
 def test_more_ranks_than_query_heads_are_refused(model: Path) -> None:
