@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.ranks import stop_ranks
 from tests.support.tiny import make_model
 
 from hothead import Engine, EngineConfig, SamplingParams
@@ -62,6 +63,12 @@ def is_running(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+@pytest.fixture(autouse=True)
+def _no_other_ranks() -> None:
+    """Processes that other tests keep ready would be taken for ours."""
+    stop_ranks()
 
 
 def run_to_the_end(engine: Engine) -> None:
