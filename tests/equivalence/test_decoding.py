@@ -58,6 +58,8 @@ def drafters(eagle: Path, token_map: Path) -> dict[str, dict[str, Any]]:
         "EAGLE chain, full head": {**head, **CHAIN, "speculative_token_map": "none"},
         "EAGLE tree, full head": {**head, **TREE, "speculative_token_map": "none"},
         "EAGLE chain, hot head": {**head, **CHAIN, "speculative_token_map": str(token_map)},
+        "EAGLE tree, int8 hot head": {**head, **TREE, "speculative_token_map": str(token_map), "hot_head_dtype": "int8"},
+        "EAGLE tree, bf16 hot head": {**head, **TREE, "speculative_token_map": str(token_map), "hot_head_dtype": "bf16"},
         "EAGLE tree, hot head": {**head, **TREE, "speculative_token_map": str(token_map)},
         "EAGLE tree, small hot head": {**head, **TREE, "speculative_token_map": str(token_map), "hot_size": 7},
     }

@@ -71,8 +71,7 @@ def _check_hot_vocabulary(config: EngineConfig) -> None:
             advice="Give one of the two.",
         )
     asked = [name for name in ("hot_size", "hot_coverage") if getattr(config, name) is not None]
-    if config.hot_placement != "auto":
-        asked.append("hot_placement")
+    asked += [name for name in ("hot_placement", "hot_head_dtype") if getattr(config, name) != "auto"]
     if config.speculative_token_map == _NONE and asked:
         raise OptionError(
             f"{config.said(asked[0])} has no effect: {config.said('speculative_token_map')} keeps the full vocabulary in the draft head.",

@@ -72,6 +72,13 @@ class EngineConfig(Options):
         help="Which rank holds which hot row. balanced: every P-th one; replicated: all on each rank; owner: where the full head has them.",
         choices=("auto", "balanced", "replicated", "owner"),
     )
+    hot_head_dtype: str = option(
+        "auto",
+        flags=("--hot-head-dtype",),
+        help="How the draft head's rows are kept. auto: in the target's dtype. The text does not depend on it, speed and acceptance do.",
+        choices=("auto", "float32", "bf16", "int8", "int4"),
+        synonyms={"bfloat16": "bf16", "float": "float32", "fp32": "float32"},
+    )
     tp_size: int = option(1, flags=("--tp-size", "--tp"), help="Ranks that share the target's weights.", ge=1, metavar="P")
     dtype: str = option(
         "auto",

@@ -119,6 +119,7 @@ def load_hot_head(context: DraftContext, token_map: TokenMap | None) -> HotHead:
         target.group,
         "balanced" if placement == "auto" else placement,
         target.config.vocab_size,
+        context.config.hot_head_dtype,
     )
 
 

@@ -18,7 +18,10 @@ from hothead.parallel.full_head import NO_TOKEN_ID
 from hothead.parallel.groups import RankGroup
 from hothead.parallel.linear import Linear
 from hothead.parallel.partition import hot_indices_of_rank
+from hothead.parallel.quantized_linear import Int4Linear, Int8Linear, check_kernels
 from hothead.vocab.token_map import check_token_ids, check_token_ids_fit
+
+HeadLinear = Linear | Int8Linear | Int4Linear
 
 RowReader = Callable[[np.ndarray], torch.Tensor]
 """token ids [n] int64 -> their rows [n, D]; called with this rank's ids only, possibly none."""
@@ -47,14 +50,22 @@ class HotHead:
     """
 
     def __init__(
-        self, weight: torch.Tensor, local_hot_indices: np.ndarray, hot_token_ids: np.ndarray, group: RankGroup, placement: str
+        self,
+        linear: HeadLinear,
+        local_hot_indices: np.ndarray,
+        hot_token_ids: np.ndarray,
+        group: RankGroup,
+        placement: str,
+        device: torch.device,
     ) -> None:
         self.hot_token_ids = hot_token_ids
         self.group = group
         self.placement = placement
         self.local_hot_indices = local_hot_indices
-        self.token_ids = torch.from_numpy(hot_token_ids[local_hot_indices]).to(weight.device)
-        self.linear = Linear(weight)
+        self.token_ids = torch.from_numpy(hot_token_ids[local_hot_indices]).to(device)
+        self.linear = linear
+        self.dtype = linear.dtype if isinstance(linear, Linear) else None
+        """Of the plain weight; None where the product takes any."""
 
     @staticmethod
     def build(
@@ -63,8 +74,10 @@ class HotHead:
         group: RankGroup,
         placement: str,
         vocab_size: int,
+        dtype_name: str = "auto",
     ) -> HotHead:
         """Read this rank's rows. hot_token_ids: [H] int64, most frequent first. vocab_size: token ids of the head that the rows come from.
+        dtype_name: of DTYPES, how the rows are kept; auto as they are read.
 
         Raises HotMapError if an id has no row there, CheckpointError if the reader leaves a row unfilled.
         """
@@ -72,7 +85,7 @@ class HotHead:
         check_token_ids_fit(hot_token_ids, vocab_size)
         local_hot_indices = hot_indices_of_rank(hot_token_ids, placement, group.rank, group.size, vocab_size)
         weight = _read_filled(read_rows, hot_token_ids[local_hot_indices])
-        return HotHead(weight, local_hot_indices, hot_token_ids, group, placement)
+        return HotHead(_stored(weight, dtype_name), local_hot_indices, hot_token_ids, group, placement, weight.device)
 
     @property
     def num_hot(self) -> int:
@@ -92,8 +105,9 @@ class HotHead:
                 advice=f"Use a size from 1 to {self.num_hot}, or a larger token map.",
             )
         num_local = int(np.searchsorted(self.local_hot_indices, size))
-        weight = _plain_weight(self.linear)[:num_local]
-        return HotHead(weight, self.local_hot_indices[:num_local], self.hot_token_ids[:size], self.group, self.placement)
+        linear = self.linear.first_rows(num_local)
+        local_hot_indices = self.local_hot_indices[:num_local]
+        return HotHead(linear, local_hot_indices, self.hot_token_ids[:size], self.group, self.placement, self.token_ids.device)
 
     def candidates(
         self,
@@ -116,7 +130,7 @@ class HotHead:
                 f"{num_candidates} candidates cannot be drafted from a hot vocabulary of {self.num_hot} tokens.",
                 advice="Lower --speculative-eagle-topk, or use a larger --hot-size.",
             )
-        scores = self.linear(hidden).float()  # [N, R], shard of H
+        scores = self.linear(hidden if self.dtype is None else hidden.to(self.dtype)).float()  # [N, R], shard of H
         if inverse_temperature is not None:
             scores = scores * inverse_temperature.unsqueeze(1)
         if noise is not None:
@@ -126,6 +140,15 @@ class HotHead:
         if self.group.size > 1 and self.placement != "replicated":
             best, token_ids, total = _merge(self.group, best, token_ids, total)
         return Candidates(best - total.unsqueeze(1), token_ids)
+
+
+def _stored(weight: torch.Tensor, dtype_name: str) -> HeadLinear:
+    """weight [R, D] kept as asked. A rank without rows has nothing to quantize."""
+    if dtype_name in ("int8", "int4") and len(weight):
+        check_kernels(weight.device, dtype_name)
+        return Int8Linear(weight) if dtype_name == "int8" else Int4Linear(weight)
+    dtypes = {"float32": torch.float32, "bf16": torch.bfloat16}
+    return Linear(weight.to(dtypes.get(dtype_name, weight.dtype)))
 
 
 def best_candidates(scores: torch.Tensor, token_ids: torch.Tensor, num_candidates: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -241,8 +264,3 @@ def _read_filled(read_rows: RowReader, token_ids: np.ndarray) -> torch.Tensor:
             advice="The checkpoint is damaged: fetch it again.",
         )
     return weight
-
-
-def _plain_weight(linear: Linear) -> torch.Tensor:
-    """[R, D], read back from the packed layout if need be."""
-    return linear._weight.to_dense() if linear.is_packed else linear._weight

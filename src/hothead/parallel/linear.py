@@ -26,6 +26,7 @@ class Linear:
         if is_packed is None:
             is_packed = can_pack(weight)
         self.is_packed = is_packed
+        self.dtype = weight.dtype
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), NUM_ROWS_HINT) if is_packed else weight
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -34,6 +35,11 @@ class Linear:
             packed: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self.bias, "none", [], "")
             return packed
         return F.linear(inputs, self._weight, self.bias)
+
+    def first_rows(self, num_rows: int) -> Linear:
+        """The same for the first output rows; nothing is copied on the plain road."""
+        weight = self._weight.to_dense() if self.is_packed else self._weight
+        return Linear(weight[:num_rows], None if self.bias is None else self.bias[:num_rows], is_packed=self.is_packed and num_rows > 0)
 
 
 def can_pack(weight: torch.Tensor) -> bool:
