@@ -60,6 +60,21 @@ def test_json_says_what_happened(generate: Run, eagle: Path) -> None:
     assert answer["stage_s"].keys() == {"draft", "draft_head", "verify", "other"}
 
 
+def test_collectives_are_counted_and_replicated_rows_save_them(generate: Run, eagle: Path) -> None:
+    found = {}
+    for placement in ("balanced", "replicated"):
+        options = ["--draft", str(eagle), "--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--hot-placement", placement]
+        code, out, err = generate(*options, "--tp-size", "2", "--max-tokens", "12", "--ignore-eos", "--json")
+        assert code == 0, err
+        answer = json.loads(out)
+        found[placement] = answer["num_collectives_per_step"] * answer["num_steps"]
+        assert sum(answer["step_sizes"]) == 12
+    num_drafted = answer["num_drafted"]
+    assert found["balanced"] - found["replicated"] == pytest.approx(num_drafted, abs=0.5), "one merge for each level of a chain"
+    _, out, _ = generate("--draft", str(eagle), "--max-tokens", "4", "--json")
+    assert json.loads(out)["num_collectives_per_step"] == 0
+
+
 def test_the_text_does_not_depend_on_how_it_was_drafted(generate: Run, eagle: Path) -> None:
     common = ["--max-tokens", "16", "--temperature", "0.8", "--seed", "3", "--ignore-eos"]
     texts = {

@@ -45,7 +45,7 @@ class EngineCore:
     @torch.inference_mode()
     def step(self) -> StepResult:
         """The table of contents. Plain decoding is the same step with empty trees."""
-        clock = _Clock(self.drafter)
+        clock = _Clock(self.drafter, self.group)
         batch = self.scheduler.next_batch()  # who runs, how many tokens each
         trees = self._agree(self.drafter.propose(batch))  # token ids only
         clock.drafted()
@@ -89,8 +89,9 @@ def verify(batch: Batch, trees: Sequence[TokenTree], scores: Scores) -> list[Ver
 class _Clock:
     """Where the time of one step went. The draft head's share is inside the drafter's calls and is taken out of theirs."""
 
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
+    def __init__(self, drafter: Drafter, group: RankGroup) -> None:
+        self._drafter, self._group = drafter, group
+        self._num_collectives = group.num_collectives
         self._head_s = drafter.head_s
         self._start = self._last = time.perf_counter()
         self._draft_s = self._verify_s = 0.0
@@ -113,6 +114,7 @@ class _Clock:
             draft_head_s=head_s,
             verify_s=self._verify_s,
             total_s=time.perf_counter() - self._start,
+            num_collectives=self._group.num_collectives - self._num_collectives,
         )
 
     def _lap(self) -> float:

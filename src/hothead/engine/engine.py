@@ -213,7 +213,7 @@ class Engine:
         now_s = time.perf_counter()
         for row in result.stats.rows:
             if row.request_id in self._live:
-                self._live[row.request_id].stats.add_step(row, result.stats.stage_s)
+                self._live[row.request_id].stats.add_step(row, result.stats.stage_s, result.stats.num_collectives)
         outputs = []
         for output in result.outputs:
             live = self._live.get(output.request_id)

@@ -26,10 +26,12 @@ class RowStats:
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """One step: a row per request, and seconds by stage (the whole step's: requests of a batch share them)."""
+    """One step: a row per request, seconds by stage and calls that reached other ranks (the whole step's: requests of a batch share
+    them)."""
 
     rows: tuple[RowStats, ...]
     stage_s: dict[str, float]
+    num_collectives: int = 0
 
     @staticmethod
     def make(
@@ -41,13 +43,14 @@ class StepStats:
         draft_head_s: float,
         verify_s: float,
         total_s: float,
+        num_collectives: int,
     ) -> StepStats:
         rows = tuple(
             RowStats(row.request_id, len(tree), len(verdict.accepted_nodes), int(tree.depths.max(initial=0)), row.is_scored)
             for row, tree, verdict in zip(batch, trees, verdicts, strict=True)
         )
         other_s = total_s - draft_s - draft_head_s - verify_s
-        return StepStats(rows, dict(zip(STAGES, (draft_s, draft_head_s, verify_s, other_s), strict=True)))
+        return StepStats(rows, dict(zip(STAGES, (draft_s, draft_head_s, verify_s, other_s), strict=True)), num_collectives)
 
 
 @dataclass(slots=True)
@@ -64,6 +67,8 @@ class RequestStats:
     num_hot: int | None = None
     """Emitted tokens in the hot vocabulary; None where no hot vocabulary is used."""
     stage_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    num_collectives: int = 0
+    """Calls that reached other ranks, prefill included; requests of one batch share their steps' calls."""
     first_token_s: float | None = None
     last_token_s: float | None = None
     num_first_emitted: int = 0
@@ -73,7 +78,8 @@ class RequestStats:
     _reached: list[int] = field(default_factory=list)
     _accepted: list[int] = field(default_factory=list)
 
-    def add_step(self, row: RowStats, stage_s: dict[str, float]) -> None:
+    def add_step(self, row: RowStats, stage_s: dict[str, float], num_collectives: int = 0) -> None:
+        self.num_collectives += num_collectives
         for stage, seconds in stage_s.items():
             self.stage_s[stage] += seconds
         if not row.is_verify_step:

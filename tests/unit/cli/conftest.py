@@ -28,6 +28,7 @@ class FakeStats:
     hot_hit_rate: float | None
     accepted_by_depth: list[float]
     step_sizes: list[int]
+    num_collectives: int
     ttft_s: float | None
     decode_tokens_per_s: float | None
     stage_s: dict[str, float]
@@ -98,6 +99,7 @@ def stats_of(num_tokens: int) -> FakeStats:
         hot_hit_rate=(num_tokens - 1) / num_tokens,
         accepted_by_depth=[0.75, 0.5],
         step_sizes=[2] * (num_tokens // 2),
+        num_collectives=0,
         ttft_s=0.25,
         decode_tokens_per_s=10.0,
         stage_s={"draft": 0.1, "draft_head": 0.2, "verify": 0.3, "other": 0.4},

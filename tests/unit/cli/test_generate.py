@@ -25,6 +25,7 @@ JSON_KEYS = [
     "hot_hit_rate",
     "ttft_s",
     "decode_tokens_per_s",
+    "num_collectives_per_step",
     "stage_s",
 ]
 
