@@ -60,6 +60,32 @@ def test_json_says_what_happened(generate: Run, eagle: Path) -> None:
     assert answer["stage_s"].keys() == {"draft", "draft_head", "verify", "other"}
 
 
+def test_a_small_model_drafts(generate: Run, model: Path, tmp_path: Path) -> None:
+    plain = generate("--draft", "none", "--max-tokens", "16", "--ignore-eos", "--json")[1]
+    common = ["--algorithm", "STANDALONE", "--max-tokens", "16", "--ignore-eos", "--json"]
+    hot = tmp_path / "map.safetensors"
+    TokenMap(np.arange(300)).save(hot)
+    for own in ([], ["--map", str(hot)], ["--map", str(hot), "--tp-size", "2"]):
+        code, out, err = generate(*common, "--draft", str(model), *own)
+        assert code == 0, err
+        answer = json.loads(out)
+        assert answer["token_ids"] == json.loads(plain)["token_ids"]
+        assert answer["num_accepted"] > 0
+    assert answer["hot_hit_rate"] is not None
+    code, _, err = generate(*common)
+    assert (code, "STANDALONE needs a draft model." in err) == (2, True)
+    other = make_model(tmp_path / "other", num_hidden_layers=1)
+    text = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(text.replace("<|im_start|>", "<|begin|>"))
+    code, _, err = generate(*common, "--draft", str(other))
+    assert code == 2
+    assert "token id 1 is '<|begin|>' in the draft model and '<|im_start|>' in the target" in err
+    small = make_model(tmp_path / "small", num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, max_position_embeddings=12)
+    code, out, err = generate(*common, "--draft", str(small), "--tp-size", "2")  # fewer heads than ranks, and a window that is soon full
+    assert code == 0, err
+    assert json.loads(out)["token_ids"] == json.loads(plain)["token_ids"]
+
+
 def test_collectives_are_counted_and_replicated_rows_save_them(generate: Run, eagle: Path) -> None:
     found = {}
     for placement in ("balanced", "replicated"):

@@ -30,13 +30,14 @@ class EngineConfig(Options):
     speculative_algorithm: str = option(
         "auto",
         flags=("--speculative-algorithm", "--algorithm"),
-        help="How to draft. auto: EAGLE where a draft head is given or ships with hothead, else NGRAM. NONE is plain decoding.",
-        choices=("auto", "EAGLE", "NGRAM", "NONE"),
+        help="How to draft. auto: EAGLE where a draft head is given or ships with hothead, else NGRAM. STANDALONE: a small model drafts. "
+        "NONE is plain decoding.",
+        choices=("auto", "EAGLE", "STANDALONE", "NGRAM", "NONE"),
     )
     speculative_draft_model_path: str | None = option(
         None,
         flags=("--speculative-draft-model-path", "--draft"),
-        help="Draft head: a folder or a file. 'none' is plain decoding. Left out: the one that ships with hothead for this target.",
+        help="Draft head: a folder; with STANDALONE a model. 'none' is plain decoding. Left out: the head that ships for this target.",
         metavar="DRAFT",
     )
     speculative_token_map: str | None = option(

@@ -10,13 +10,20 @@ from hothead.draft.base import Drafter, NoDrafter, TreeShape
 from hothead.draft.context import DraftContext
 from hothead.draft.eagle_loader import load_eagle
 from hothead.draft.ngram import NgramDrafter
+from hothead.draft.standalone_loader import load_standalone
 from hothead.errors import OptionError
 
-DEFAULT_SHAPES = {"EAGLE": TreeShape(6, 4, 14), "NGRAM": TreeShape(8, 1, 9), "NONE": TreeShape(0, 1, 1)}
+DEFAULT_SHAPES = {
+    "EAGLE": TreeShape(6, 4, 14),
+    "STANDALONE": TreeShape(4, 1, 5),
+    "NGRAM": TreeShape(8, 1, 9),
+    "NONE": TreeShape(0, 1, 1),
+}
 """What is drafted when nothing is said: measured best on a CPU with one request at a time."""
 
 DRAFTERS: dict[str, Callable[[DraftContext], Drafter]] = {
     "EAGLE": load_eagle,
+    "STANDALONE": load_standalone,
     "NGRAM": lambda context: NgramDrafter(context.shape),
     "NONE": lambda context: NoDrafter(),
 }

@@ -17,6 +17,7 @@ from hothead.engine.memory import cache_slots
 from hothead.engine.scheduler import Scheduler
 from hothead.engine.target import Target
 from hothead.errors import ModelNotFoundError, OptionError
+from hothead.models.catalog import resolve_model
 from hothead.models.config import ModelConfig
 from hothead.models.config_files import load_config
 from hothead.models.decoder import Decoder
@@ -67,8 +68,10 @@ def check_launch(config: EngineConfig, model: ModelConfig) -> None:
 
 
 def resolve_draft_path(config: EngineConfig, shipped: Path | None) -> Path | None:
-    """The draft head's folder: given, or shipped for this target, or none."""
+    """The draft head's folder: given, or shipped for this target, or none; with STANDALONE the draft model's folder or file."""
     given = config.speculative_draft_model_path
+    if config.speculative_algorithm == "STANDALONE":
+        return None if given is None else resolve_model(given, config.cache_dir).path
     if config.is_plain or given == NONE or config.speculative_algorithm == "NGRAM":
         return None
     if given is None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hothead.config.engine import EngineConfig
 from hothead.config.sampling import SamplingParams
+from hothead.draft.standalone_loader import check_same_tokenizer
 from hothead.engine.build import CorePlan, build_core, check_launch, resolve_device, resolve_draft_path
 from hothead.engine.core import EngineCore, StepResult
 from hothead.engine.ranks import Ranks, join_ranks
@@ -55,10 +56,13 @@ class Engine:
         model = load_config(files.path)
         check_launch(self.config, model)
         self.tokenizer = Tokenizer.load(files.path)
+        draft_path = resolve_draft_path(self.config, shipped_draft(files.name))
+        if self.config.speculative_algorithm == "STANDALONE" and draft_path is not None:
+            check_same_tokenizer(self.tokenizer, draft_path)
         plan = CorePlan(
             self.config,
             files.path,
-            resolve_draft_path(self.config, shipped_draft(files.name)),
+            draft_path,
             min(self.tokenizer.vocab_size, model.vocab_size),
             self.tokenizer.fingerprint,
             frozenset(model.eos_token_ids),
