@@ -141,6 +141,40 @@ BROKEN = {
 }  # fmt: skip
 
 
+def _sparse(start: bytes, num_bytes: int) -> Callable[[Path], None]:
+    """A file that claims a size and takes no room on the disk."""
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            file.write(start)
+            file.truncate(num_bytes)
+
+    return write
+
+
+GIB = 1 << 30
+SPARSE = {
+    "gguf with an array of 2^31 bytes": _sparse(
+        _gguf_with(0, 1, (1).to_bytes(8, "little") + b"a" + bytes([9, 0, 0, 0, 0, 0, 0, 0]) + (2 * GIB).to_bytes(8, "little")), 3 * GIB
+    ),
+    "gguf with a string of 2^31 bytes": _sparse(_gguf_with(0, 1, (2 * GIB).to_bytes(8, "little")), 3 * GIB),
+    "gguf with 2^28 fields without a name": _sparse(_gguf_with(0, 1 << 28), 4 * GIB),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_large_file_is_not_read_whole(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "map"
+    SPARSE[name](path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(HotMapError):
+            TokenMap.load(path)
+        assert tracemalloc.get_traced_memory()[1] < MAX_ALLOCATED_BYTES
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_hostile_files_cost_little(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
