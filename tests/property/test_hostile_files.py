@@ -152,6 +152,14 @@ def _sparse(start: bytes, num_bytes: int) -> Callable[[Path], None]:
     return write
 
 
+@pytest.mark.parametrize("content", [b"1 " * 8_000_000, b"1\n" * 8_000_000])
+def test_a_text_of_numbers_without_end_is_not_read_to_its_end(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "map"
+    path.write_bytes(content)
+    with pytest.raises(HotMapError, match="more than 1048576 numbers"):
+        TokenMap.load(path)
+
+
 GIB = 1 << 30
 SPARSE = {
     "gguf with an array of 2^31 bytes": _sparse(

@@ -58,6 +58,7 @@ WRITERS: dict[str, Any] = {
     "torch tensor": lambda path: torch.save(torch.tensor(IDS), path),
     "text": lambda path: path.write_text("# hot\n" + "\n".join(map(str, IDS))),
     "json list": lambda path: path.write_text(json.dumps(IDS.tolist())),
+    "wrapped json list": lambda path: path.write_text("[" + ",\n".join(f"{a}, {b}" for a, b in IDS[:6].reshape(3, 2)) + f",\n{IDS[6]}]"),
     "text in a row": lambda path: path.write_text("\ufeff" + " ".join(map(str, IDS)), encoding="utf-8"),
 }
 
@@ -153,6 +154,14 @@ def test_pairs_that_cannot_be(tmp_path: Path, tensors: dict[str, np.ndarray], op
         ("# nothing\n", "without any number"),
         ("1\n1\n", "occurs twice"),
         ("5 -1", "are negative"),
+        ("5 100\n7 90\n", "it is a table: line 1 holds several numbers"),
+        ("5\n7\n9,90\n", "it is a table: line 3"),
+        ("[[1, 2], [3, 4]]", "line 1 has a list inside a list"),
+        ("[1, 2]\n[3, 4]", "line 2 has a list inside a list or behind one"),
+        ("1 2 [3]", "behind one"),
+        ("[1, 2] 3", "line 1 goes on behind the end of its list"),
+        ("[1, 2,", "ends inside its list"),
+        ("1\ufffd", "which is no token id"),
         ("99999999999999999999", "line 1 holds '99999999999999999999'"),
     ],
 )

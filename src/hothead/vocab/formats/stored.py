@@ -12,6 +12,9 @@ import numpy.typing as npt
 MAX_FILE_BYTES = 64 * 2**20
 """A map of 262144 token ids with counts has 4 MiB."""
 
+MAX_NUM_IDS = 2**20
+"""Numbers of a list whose elements are objects while it is read (text, pickles): four times the largest vocabularies."""
+
 
 @dataclass(frozen=True)
 class StoredMap:
