@@ -161,11 +161,27 @@ def test_a_text_of_numbers_without_end_is_not_read_to_its_end(tmp_path: Path, co
 
 
 GIB = 1 << 30
+
+
+def _sparse_zip(path: Path) -> None:
+    _sparse(b"PK\x03\x04", 3 * GIB)(path)
+    with path.open("ab") as file:  # end of the directory: 1 entry in 2^31 bytes that begin behind 2^30
+        file.write(
+            b"PK\x05\x06"
+            + bytes(4)
+            + (1).to_bytes(2, "little") * 2
+            + (2 * GIB).to_bytes(4, "little")
+            + GIB.to_bytes(4, "little")
+            + bytes(2)
+        )
+
+
 SPARSE = {
     "gguf with an array of 2^31 bytes": _sparse(
         _gguf_with(0, 1, (1).to_bytes(8, "little") + b"a" + bytes([9, 0, 0, 0, 0, 0, 0, 0]) + (2 * GIB).to_bytes(8, "little")), 3 * GIB
     ),
     "gguf with a string of 2^31 bytes": _sparse(_gguf_with(0, 1, (2 * GIB).to_bytes(8, "little")), 3 * GIB),
+    "zip whose list of entries has 2^31 bytes": _sparse_zip,
     "gguf with 2^28 fields without a name": _sparse(_gguf_with(0, 1 << 28), 4 * GIB),
 }
 

@@ -183,6 +183,10 @@ ONE, HUGE = b"K\x01", b"\x8a\x08" + (2**60).to_bytes(8, "little")
         archive(b"\x80\x02]" + DEEP[2:-1] + b"a."),
         archive(b"\x80\x02]" + b"]" * 100000 + b"a" * 100000 + b"."),
         archive(b"\x80\x02].", compression=zipfile.ZIP_DEFLATED),
+        archive(b"\x80\x02K\x01}b."),  # attributes of a number
+        archive(b"\x80\x02}b."),
+        archive(b"\x80\x02" + b"N0" * 2**21 + b"."),
+        archive(b"\x80\x02]" + b"K\x01a" * 10 + b"." + b" " * 2**24),
         archive(tensor_program(HUGE, ONE), {"0": b"\0" * 16}),
         archive(tensor_program(HUGE, b"K\x00"), {"0": b"\0" * 16}),  # a stride of 0 repeats one number 2**60 times
         archive(tensor_program(ONE, ONE), {"1": b"\0" * 16}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import gguf
 import numpy as np
 import pytest
 import safetensors.numpy
+import safetensors.torch
 import torch
 
 from hothead.errors import HotMapError
 from hothead.vocab.formats.encodings import as_mask, as_offsets
 from hothead.vocab.formats.registry import FORMATS, losses, read_stored_map
+from hothead.vocab.formats.stored import MAX_FILE_BYTES
 from hothead.vocab.token_map import TokenMap
 
 V = 50
@@ -72,6 +75,46 @@ def test_what_others_write_is_read(tmp_path: Path, name: str) -> None:
     assert token_map.token_ids.tolist() == IDS.tolist()
     if "pair" in name or "mask" in name or "dict" in name:
         assert token_map.vocab_size == V
+
+
+@pytest.mark.filterwarnings("ignore:token map")
+class DraftHead(torch.nn.Module):
+    """The tensors of a draft head as its checkpoint has them, the head itself larger than what is read of a file."""
+
+    def __init__(self, num_columns: int) -> None:
+        super().__init__()
+        self.lm_head = torch.nn.Linear(num_columns, len(IDS), bias=False, dtype=torch.bfloat16)
+        self.register_buffer("d2t", torch.tensor(OFFSETS))
+        self.register_buffer("t2d", torch.tensor(MASK))
+
+
+@pytest.mark.filterwarnings("ignore:token map")
+def test_two_tables_of_a_large_checkpoint_cost_no_more_than_they_have(tmp_path: Path) -> None:
+    head = DraftHead(6 << 20)
+    torch.save(head.state_dict(), tmp_path / "pytorch_model.bin")
+    safetensors.torch.save_file(head.state_dict(), tmp_path / "model.safetensors")
+    for name in ("pytorch_model.bin", "model.safetensors"):
+        path = tmp_path / name
+        assert path.stat().st_size > MAX_FILE_BYTES
+        tracemalloc.start()
+        try:
+            stored, format_name = read_stored_map(path)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+        assert (np.asarray(stored.token_ids).tolist(), stored.vocab_size, format_name) == (IDS.tolist(), V, "eagle3")
+
+
+@pytest.mark.filterwarnings("ignore:token map")
+def test_a_checkpoint_of_parameters_below_a_prefix(tmp_path: Path) -> None:
+    tensors = {f"model.{name}": tensor for name, tensor in DraftHead(2).state_dict().items()}
+    torch.save({**tensors, "norm": torch.nn.Parameter(torch.ones(3, 3))}, tmp_path / "x")
+    assert TokenMap.load(tmp_path / "x").token_ids.tolist() == IDS.tolist()
+    safetensors.torch.save_file(tensors, tmp_path / "x")
+    assert TokenMap.load(tmp_path / "x").token_ids.tolist() == IDS.tolist()
+    safetensors.torch.save_file({**tensors, "other.d2t": torch.tensor(OFFSETS)}, tmp_path / "x")
+    with pytest.raises(HotMapError, match=r"it has 2 tensors d2t: model\.d2t, other\.d2t"):
+        TokenMap.load(tmp_path / "x")
 
 
 @pytest.mark.filterwarnings("ignore:token map")

@@ -17,7 +17,7 @@ from hothead.errors import HotMapError, nearest
 from hothead.files.torch_file import PICKLE_MAGIC, ZIP_MAGIC, write_torch_list
 from hothead.files.whole import write_all_whole
 from hothead.vocab.formats import gguf_map, numpy_map, ours, safetensors_pair, text_map, torch_map
-from hothead.vocab.formats.stored import MAX_FILE_BYTES, StoredMap
+from hothead.vocab.formats.stored import MAX_FILE_BYTES, PAIR, StoredMap, find_table
 
 IntArray = npt.NDArray[np.int64]
 
@@ -174,7 +174,7 @@ def _read(path: Path, size: int, vocab_size: int | None, encoding: str | None) -
     if start.startswith(numpy_map.MAGIC):
         return numpy_map.read(path, vocab_size, encoding), "numpy"
     if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
-        return torch_map.decode(_read_all(path), vocab_size, encoding), "sglang"
+        return torch_map.read(path, vocab_size, encoding)
     if start.startswith(b"version https://git-lfs"):
         raise HotMapError("it is a Git LFS pointer, not the file itself.", advice="Fetch the content: git lfs pull.")
     if text_map.is_text(start):
@@ -195,7 +195,7 @@ def _read_safetensors(path: Path, size: int, vocab_size: int | None, encoding: s
         if vocab_size is not None and stored.vocab_size not in (None, vocab_size):
             raise HotMapError(f"its vocabulary has {stored.vocab_size} token ids, not {vocab_size}.")
         return replace(stored, vocab_size=stored.vocab_size or vocab_size), "hothead"
-    if "d2t" in header or "t2d" in header:
+    if any(find_table(header, table) for table in PAIR):
         return safetensors_pair.read(path, header, vocab_size, encoding), "eagle3"
     names = ", ".join(sorted(name for name in header if name != "__metadata__")[:5])
     raise HotMapError(
