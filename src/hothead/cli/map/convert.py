@@ -32,8 +32,6 @@ def convert(ctx: click.Context, file: Path) -> None:
     assert config.output is not None
     stored, found = read_stored_map(file, reading.vocab_size, reading.encoding)
     token_map = TokenMap.of_stored(stored, file.name)
-    if token_map.vocab_size is None and reading.vocab_size is not None:
-        token_map = token_map.with_vocab_size(reading.vocab_size)
     if config.size is not None:
         token_map = token_map.head(config.size)
     token_map.save(config.output, config.to)

@@ -19,11 +19,11 @@ PAIR = ("d2t.npy", "t2d.npy")
 def read(path: Path, vocab_size: int | None, encoding: str | None) -> StoredMap:
     """path: a folder with the pair, one of the pair, or a single array. Raises HotMapError."""
     folder = path if path.is_dir() else path.parent
-    if path.is_dir() or (path.name in PAIR and all((folder / name).is_file() for name in PAIR)):
+    if path.is_dir() or path.name in PAIR:  # an array has no name of its own
         d2t, t2d = (read_array(folder / name) if (folder / name).is_file() else None for name in PAIR)
         token_ids, vocab_size, notes = read_pair(d2t, t2d, vocab_size, encoding)
         return StoredMap(token_ids, vocab_size=vocab_size, notes=notes)
-    return StoredMap(read_list(read_array(path), encoding))
+    return read_list(read_array(path), encoding)
 
 
 def read_array(path: Path) -> npt.NDArray[np.generic]:

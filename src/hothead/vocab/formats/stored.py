@@ -24,7 +24,10 @@ PAIR = ("d2t", "t2d")
 
 @dataclass(frozen=True)
 class StoredMap:
-    """Ids and counts are not checked yet. notes: what a reader of the file should know, one sentence each."""
+    """Ids and counts are not checked yet. notes: what a reader of the file should know, one sentence each.
+
+    hint: the way out if the ids turn out to be none.
+    """
 
     token_ids: npt.ArrayLike
     counts: npt.ArrayLike | None = None
@@ -34,6 +37,7 @@ class StoredMap:
     tokenizer_fingerprint: str = ""
     sample: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    hint: str = ""
 
 
 def ids_fingerprint(token_ids: npt.ArrayLike) -> str:

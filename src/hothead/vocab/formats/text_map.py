@@ -55,7 +55,7 @@ def decode(data: bytes, encoding: str | None) -> StoredMap:
         raise HotMapError("it is a text without any number.", advice="One token id a line, most frequent first.")
     if brackets == "[":
         raise HotMapError("it ends inside its list.", advice="Fetch it again.")
-    return StoredMap(read_list(numbers, encoding))
+    return read_list(numbers, encoding)
 
 
 def encode(token_ids: npt.NDArray[np.int64], about: str) -> bytes:

@@ -23,11 +23,11 @@ def read(path: Path, vocab_size: int | None, encoding: str | None) -> tuple[Stor
                 token_ids, vocab_size, notes = read_pair(d2t, t2d, vocab_size, encoding)
                 return StoredMap(token_ids, vocab_size=vocab_size, notes=notes), "eagle3"
         if isinstance(content, StoredTensor):
-            return StoredMap(read_list(content.numbers(), encoding)), "sglang"
+            return read_list(content.numbers(), encoding), "sglang"
         if not isinstance(content, list | tuple):
             keys = f" with the keys {', '.join(map(str, list(content)[:5]))!s:.200}" if isinstance(content, dict) else ""
             raise HotMapError(f"it holds a {type(content).__name__}{keys}, not a list or tensor of token ids.")
-        return StoredMap(read_list(content, encoding)), "sglang"
+        return read_list(content, encoding), "sglang"
 
 
 def _array(value: object) -> npt.NDArray[np.generic]:
