@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.ranks import stop_ranks
 from tests.support.tiny import make_model
 
 from hothead import Engine, EngineConfig, SamplingParams
@@ -61,6 +63,12 @@ def is_running(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+@pytest.fixture(autouse=True)
+def _no_other_ranks() -> None:
+    """Processes that other tests keep ready would be taken for ours."""
+    stop_ranks()
 
 
 def run_to_the_end(engine: Engine) -> None:
@@ -122,6 +130,13 @@ def test_torchrun_runs_the_same_program(model: Path, source_path: dict[str, str]
     together = subprocess.run(torchrun, capture_output=True, env=source_path | {"OMP_NUM_THREADS": "1"}, timeout=120)
     assert together.returncode == 0, together.stderr.decode()
     assert together.stdout == alone.stdout
+    # Prompts that come through a pipe: there is one pipe for all processes, and rank 0 alone reads it.
+    piped = [*torchrun[: torchrun.index(PROMPT)], *torchrun[torchrun.index(PROMPT) + 1 :], "--prompts-file", "-"]
+    given = "".join(json.dumps({"prompt": text}) + "\n" for text in (PROMPT, "the lazy dog")).encode()
+    together = subprocess.run(piped, input=given, capture_output=True, env=source_path | {"OMP_NUM_THREADS": "1"}, timeout=120)
+    assert together.returncode == 0, together.stderr.decode()
+    assert alone.stdout.decode().strip() in together.stdout.decode()
+    assert together.stdout.decode().count("### ") == 2
 
 
 def test_more_ranks_than_query_heads_are_refused(model: Path) -> None:

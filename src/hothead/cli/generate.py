@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +36,8 @@ def generate(ctx: click.Context, prompt: tuple[str, ...]) -> None:
     """
     given = sources(ctx, *CONFIGS)
     config, sampling, engine_config = given.fill(GenerateConfig), given.fill(SamplingParams), given.fill(EngineConfig)
-    found = _read_prompts(prompt, config)
+    # torchrun starts every process with the same command line and input: rank 0 reads, the others follow it.
+    found = _read_prompts(prompt, config) if int(os.environ.get("RANK", "0")) == 0 else []
     for name in sampling.options_without_effect():
         notes.note(f"{sampling.said(name)} has no effect at temperature 0; add {sampling.label('temperature')}.")
     _run(found, config, sampling, engine_config)

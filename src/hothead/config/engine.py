@@ -81,6 +81,12 @@ class EngineConfig(Options):
         synonyms={"bfloat16": "bf16", "float": "float32", "fp32": "float32"},
     )
     device: str = option("auto", flags=("--device",), help="auto, cpu, cuda or cuda:N.")
+    collectives: str = option(
+        "auto",
+        flags=("--collectives",),
+        help="How ranks talk. auto: through shared memory where all are on one host and run on its CPU; torch: always torch.distributed.",
+        choices=("auto", "torch"),
+    )
     num_threads: int | None = option(
         None, flags=("--threads",), help="CPU threads per rank. Left out: the cores divided by the ranks.", ge=1
     )

@@ -67,7 +67,13 @@ class Engine:
         self._finished: dict[str, Completion] = {}
         self._commands: list[_Command] = []
         self._names = (f"request-{number}" for number in itertools.count())
-        self._ranks = join_ranks(self.config.tp_size, resolve_device(self.config), _Follower(plan), self.config.num_threads)
+        self._ranks = join_ranks(
+            self.config.tp_size,
+            resolve_device(self.config),
+            _Follower(plan),
+            self.config.num_threads,
+            uses_shared_memory=self.config.collectives == "auto",
+        )
         try:
             self._core = build_core(plan, self._ranks.group)
         except (RuntimeError, RankError) as error:

