@@ -265,7 +265,7 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
         (tmp_path / "llama-32k.safetensors", r"no token map at '.*llama-32k.safetensors'\.\n  Did you mean llama3-32k.safetensors\?"),
         (tmp_path / "zzz", r"The folder has llama3-32k.safetensors\."),
         (tmp_path / "nowhere" / "map.pt", r"The folder '.*nowhere' does not exist"),
-        (tmp_path, "is a folder without d2t.npy and t2d.npy"),
+        (tmp_path, "the folder has none of token_map.safetensors, d2t.npy"),
         (Path("/dev/zero"), "is not a file"),
         (tmp_path / "a\0b", "no token map at"),
     ):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hothead.errors import HotMapError, OutputError, nearest
 from hothead.files.torch_file import PICKLE_MAGIC, ZIP_MAGIC, write_torch_list
 from hothead.files.whole import write_all_whole
-from hothead.vocab.formats import gguf_map, numpy_map, ours, safetensors_pair, text_map, torch_map
+from hothead.vocab.formats import draft_folder, gguf_map, numpy_map, ours, safetensors_pair, text_map, torch_map
 from hothead.vocab.formats.stored import MAX_FILE_BYTES, PAIR, StoredMap, find_table
 
 IntArray = npt.NDArray[np.int64]
@@ -161,17 +161,31 @@ def _check_file(path: Path) -> int:
     if not path.exists():
         raise _missing(path)
     status = path.stat()
-    if path.is_dir():
-        if not any((path / name).is_file() for name in numpy_map.PAIR):
-            raise HotMapError(f"'{path}' is a folder without {' and '.join(numpy_map.PAIR)}, so it cannot be a token map.")
-    elif not stat.S_ISREG(status.st_mode):
+    if not path.is_dir() and not stat.S_ISREG(status.st_mode):
         raise HotMapError(f"'{path}' is not a file, so it cannot be a token map.")
     return status.st_size
 
 
+def _read_folder(folder: Path, vocab_size: int | None, encoding: str | None) -> tuple[StoredMap, str]:
+    file = draft_folder.find_map_file(folder)
+    if file.name == draft_folder.MAP_FILE:
+        return _read(file, _check_file(file), vocab_size, encoding)
+    declared = draft_folder.declared_sizes(folder)
+    known_size = vocab_size or declared.vocab_size
+    try:
+        if file == folder:
+            stored, format_name = numpy_map.read(folder, known_size, encoding), "numpy"
+        else:
+            stored, format_name = _read(file, _check_file(file), known_size, encoding)
+        declared.check(len(np.asarray(stored.token_ids)))
+    except HotMapError as error:
+        raise HotMapError(f"{file.name}: {error.what}", *error.details, str(declared), advice=error.advice) from error
+    return stored, format_name
+
+
 def _read(path: Path, size: int, vocab_size: int | None, encoding: str | None) -> tuple[StoredMap, str]:
     if path.is_dir():
-        return numpy_map.read(path, vocab_size, encoding), "numpy"
+        return _read_folder(path, vocab_size, encoding)
     with path.open("rb") as file:
         start = file.read(512)
     # First: the length that opens a safetensors file can look like the magic number of a pickle.
