@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save
 
 from hothead.errors import HotMapError
+from hothead.files.safetensors_bytes import encode_safetensors
 from hothead.vocab.formats.encodings import as_mask, as_offsets, read_pair
 from hothead.vocab.formats.stored import MAX_FILE_BYTES, PAIR, StoredMap, find_table
 
@@ -46,7 +46,7 @@ def read(path: Path, header: dict[str, Any], vocab_size: int | None, encoding: s
 def encode(token_ids: npt.NDArray[np.int64], vocab_size: int) -> bytes:
     """The file's bytes: draft ids in ascending order of token id, since t2d picks the target's columns in that order."""
     in_order = np.sort(token_ids)
-    return save({"d2t": as_offsets(in_order), "t2d": as_mask(in_order, vocab_size)})
+    return encode_safetensors({"d2t": as_offsets(in_order), "t2d": as_mask(in_order, vocab_size)}, {"format": "pt"})
 
 
 def _tensor(path: Path, entry: Any, name: str, start: int, size: int) -> npt.NDArray[np.generic]:
