@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -34,6 +35,8 @@ def convert(ctx: click.Context, file: Path) -> None:
     token_map = TokenMap.of_stored(stored, file.name)
     if config.size is not None:
         token_map = token_map.head(config.size)
+    if config.to == "hothead" and found != "hothead":
+        token_map = replace(token_map, provenance={"converted_from": f"{file.name} ({found})"})
     token_map.save(config.output, config.to)
     notes.line(f"{len(token_map):,} token ids, read as {found}, written as {config.to}")
     for note in stored.notes:
