@@ -141,6 +141,64 @@ BROKEN = {
 }  # fmt: skip
 
 
+def _sparse(start: bytes, num_bytes: int) -> Callable[[Path], None]:
+    """A file that claims a size and takes no room on the disk."""
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            file.write(start)
+            file.truncate(num_bytes)
+
+    return write
+
+
+@pytest.mark.parametrize("content", [b"1 " * 8_000_000, b"1\n" * 8_000_000])
+def test_a_text_of_numbers_without_end_is_not_read_to_its_end(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "map"
+    path.write_bytes(content)
+    with pytest.raises(HotMapError, match="more than 1048576 numbers"):
+        TokenMap.load(path)
+
+
+GIB = 1 << 30
+
+
+def _sparse_zip(path: Path) -> None:
+    _sparse(b"PK\x03\x04", 3 * GIB)(path)
+    with path.open("ab") as file:  # end of the directory: 1 entry in 2^31 bytes that begin behind 2^30
+        file.write(
+            b"PK\x05\x06"
+            + bytes(4)
+            + (1).to_bytes(2, "little") * 2
+            + (2 * GIB).to_bytes(4, "little")
+            + GIB.to_bytes(4, "little")
+            + bytes(2)
+        )
+
+
+SPARSE = {
+    "gguf with an array of 2^31 bytes": _sparse(
+        _gguf_with(0, 1, (1).to_bytes(8, "little") + b"a" + bytes([9, 0, 0, 0, 0, 0, 0, 0]) + (2 * GIB).to_bytes(8, "little")), 3 * GIB
+    ),
+    "gguf with a string of 2^31 bytes": _sparse(_gguf_with(0, 1, (2 * GIB).to_bytes(8, "little")), 3 * GIB),
+    "zip whose list of entries has 2^31 bytes": _sparse_zip,
+    "gguf with 2^28 fields without a name": _sparse(_gguf_with(0, 1 << 28), 4 * GIB),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_large_file_is_not_read_whole(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "map"
+    SPARSE[name](path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(HotMapError):
+            TokenMap.load(path)
+        assert tracemalloc.get_traced_memory()[1] < MAX_ALLOCATED_BYTES
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_hostile_files_cost_little(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

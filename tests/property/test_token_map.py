@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hothead.errors import HotMapError
+from hothead.vocab.formats.registry import FORMATS, KEPT, losses
 from hothead.vocab.formats.text_map import is_text
 from hothead.vocab.token_map import MAX_TOKEN_ID, TokenMap
 
@@ -17,8 +19,8 @@ VOCAB_SIZE = 60
 
 
 @st.composite
-def token_maps(draw: st.DrawFn) -> TokenMap:
-    token_ids = draw(st.lists(st.integers(0, MAX_TOKEN_ID), min_size=1, max_size=40, unique=True))
+def token_maps(draw: st.DrawFn, max_token_id: int = MAX_TOKEN_ID) -> TokenMap:
+    token_ids = draw(st.lists(st.integers(0, max_token_id), min_size=1, max_size=40, unique=True))
     counts = draw(st.none() | st.lists(st.integers(0, 2**40), min_size=len(token_ids), max_size=len(token_ids)))
     return TokenMap(
         np.array(token_ids),
@@ -50,7 +52,36 @@ def test_files_give_back_what_was_written(token_map: TokenMap) -> None:
     assert ours == token_map
     assert ours.provenance == token_map.provenance
     assert loaded(saved(token_map, ".pt")) == TokenMap(token_map.token_ids)
-    assert saved(token_map, ".pt") == saved(token_map, ".pt")
+    for suffix in (".pt", ".safetensors"):
+        assert saved(token_map, suffix) == saved(token_map, suffix)
+
+
+@given(token_maps(max_token_id=400), st.sampled_from(sorted(FORMATS)))
+def test_every_format_gives_back_what_it_keeps(token_map: TokenMap, name: str) -> None:
+    token_map = token_map.with_vocab_size(401)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that an order is lost
+        path = Path(folder) / "map"
+        token_map.save(path, name)
+        # A table can be ambiguous alone, but not what is written with its mask.
+        again = TokenMap.load(path)
+    kept = FORMATS[name].keeps
+    assert sorted(again.token_ids.tolist()) == sorted(token_map.token_ids.tolist())
+    assert again.token_ids.tolist() == (token_map.token_ids.tolist() if KEPT[0] in kept else sorted(token_map.token_ids.tolist()))
+    assert again.vocab_size == (401 if KEPT[2] in kept else None)
+    assert again == token_map or set(losses(token_map.stored, name)) == {what for what in KEPT if what not in kept} & _has(token_map)
+
+
+def _has(token_map: TokenMap) -> set[str]:
+    stored = token_map.stored
+    is_there = (
+        token_map.token_ids.tolist() != sorted(token_map.token_ids.tolist()),
+        stored.counts is not None,
+        stored.vocab_size is not None,
+        bool(stored.provenance or stored.tokenizer_fingerprint),
+        bool(stored.num_fillers),
+    )
+    return {what for what, is_one in zip(KEPT, is_there, strict=True) if is_one}
 
 
 @given(token_maps(), st.sampled_from([".safetensors", ".pt"]), st.data())

@@ -48,7 +48,7 @@ def describe_map(
         "coverage": _coverage(token_map),
         "rows_per_rank": rows,
         "tokens": {} if tokenizer is None else _tokens(token_map, tokenizer, num_shown),
-        "warnings": [*notes, *_warnings(token_map, tokenizer, rows, special)],
+        "warnings": [*(notes or _order_warnings(token_map)), *_warnings(token_map, tokenizer, rows, special)],
     }
 
 
@@ -101,6 +101,12 @@ def _tokens(token_map: TokenMap, tokenizer: Tokenizer, num_shown: int) -> dict[s
         name: [{"token_id": int(token_id), "text": tokenizer.token_text(int(token_id))} for token_id in token_ids]
         for name, token_ids in chosen.items()
     }
+
+
+def _order_warnings(token_map: TokenMap) -> list[str]:
+    """For a list that was a mask or a pair once; where the file is one, its reader has said so."""
+    is_ascending = token_map.counts is None and len(token_map) > 1 and bool((np.diff(token_map.token_ids) > 0).all())
+    return ["its ids are in ascending order, not in order of frequency, so a smaller hot size is no use."] if is_ascending else []
 
 
 def _warnings(token_map: TokenMap, tokenizer: Tokenizer | None, rows: Sequence[dict[str, Any]], special: dict[str, Any]) -> list[str]:

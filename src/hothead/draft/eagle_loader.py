@@ -18,10 +18,8 @@ from hothead.models.eagle import EagleNetwork
 from hothead.models.weights import open_weights
 from hothead.models.weights.accounting import account
 from hothead.parallel.hot_head import HotHead
+from hothead.vocab.formats.draft_folder import MAP_FILE
 from hothead.vocab.token_map import TokenMap
-
-MAP_FILE = "token_map.safetensors"
-"""A token map of this name beside the draft head is its own and is used unless another one is given."""
 
 
 def load_eagle(context: DraftContext) -> EagleDrafter:

@@ -22,6 +22,14 @@ _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
 _MAX_DIMENSIONS = 4
 
+MAX_HEADER_BYTES = 64 * 2**20
+"""A vocabulary of 262,144 tokens with its merges has about 15 MiB."""
+
+MAX_TENSORS, MAX_FIELDS = 2**18, 2**16
+
+MAX_ARRAY_LENGTH = 2**22
+"""One number of an array takes one byte in the file and up to 32 in memory."""
+
 
 @dataclass(frozen=True)
 class GgufTensor:
@@ -82,9 +90,13 @@ def _parse(path: Path, content: mmap.mmap) -> GgufHeader:
             f"Implemented: little-endian versions {' and '.join(map(str, _VERSIONS))}.",
         )
     num_tensors, num_fields = cursor.number("<Q"), cursor.number("<Q")
-    fields = {}
+    if num_tensors > MAX_TENSORS or num_fields > MAX_FIELDS:
+        raise ValueError(f"it declares {num_tensors} tensors and {num_fields} fields; at most {MAX_TENSORS} and {MAX_FIELDS} are read")
+    fields: dict[str, Any] = {}
     for _ in range(num_fields):
         key = cursor.string()
+        if key in fields:
+            raise ValueError(f"the field {key[:80]!r} occurs twice")
         fields[key] = cursor.value(cursor.number("<I"))
     declared = [cursor.tensor() for _ in range(num_tensors)]
     alignment = int(fields.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)) or 1
@@ -131,8 +143,11 @@ class _Cursor:
     def __init__(self, content: mmap.mmap, position: int) -> None:
         self.content = content
         self.position = position
+        self.end = min(len(content), MAX_HEADER_BYTES)
 
     def number(self, layout: str) -> Any:
+        if self.position > self.end:
+            raise self._too_long()
         (value,) = struct.unpack_from(layout, self.content, self.position)
         self.position += struct.calcsize(layout)
         return value
@@ -157,8 +172,10 @@ class _Cursor:
         return name, dimensions, self.number("<I"), self.number("<Q")
 
     def _array(self, kind: int, length: int) -> list[Any]:
-        if length > len(self.content):  # a damaged length must not become an endless loop or a huge allocation
-            raise ValueError(f"an array declares {length} elements in a file of {len(self.content)} bytes")
+        # A damaged length must not become an endless loop or a huge allocation.
+        if length > min(len(self.content), MAX_ARRAY_LENGTH):
+            limit = f"{len(self.content)} bytes" if length > len(self.content) else f"which at most {MAX_ARRAY_LENGTH} are read"
+            raise ValueError(f"an array declares {length} elements in a file of {limit}")
         if kind in (_STRING, _ARRAY):
             return [self.value(kind) for _ in range(length)]
         layout = _layout(kind)
@@ -168,8 +185,13 @@ class _Cursor:
         end = self.position + num_bytes
         if end > len(self.content):
             raise ValueError(f"{num_bytes} bytes are announced at position {self.position}, the file has {len(self.content)}")
+        if end > self.end:
+            raise self._too_long()
         self.position, start = end, self.position
         return self.content[start:end]
+
+    def _too_long(self) -> ValueError:
+        return ValueError(f"its header goes on after {MAX_HEADER_BYTES} bytes, and no more are read")
 
 
 def _layout(kind: int) -> str:

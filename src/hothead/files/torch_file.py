@@ -1,17 +1,23 @@
-"""How a list or 1-D tensor of integers that `torch.save` wrote is read without torch and without running anything from the file.
+"""How integers that `torch.save` wrote (a list, a tensor, two tensors of a checkpoint) are read without torch and without running anything.
 
 The file is a zip archive with a pickle (`*/data.pkl`) and one record of raw numbers per tensor (`*/data/<key>`), or before torch 1.6 a row
 of pickles. A pickle is a program; here only the dozen instructions that build numbers, lists, dicts and tuples are carried out, and of all
-functions that it can name only the rebuilding of a tensor from a record is known. Everything else is refused by name.
+functions that it can name only those that make a tensor of a record are known. Everything else is refused by name. A tensor is only read
+when its numbers are asked for, so two small ones of a large checkpoint cost no more than they have.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import pickletools
+import re
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +30,17 @@ T = TypeVar("T")
 ZIP_MAGIC = b"PK\x03\x04"
 PICKLE_MAGIC = b"\x80"
 
+MAX_DIRECTORY_BYTES = 4 * 2**20
+"""Of the archive's list of entries: about 100 bytes for each tensor of a checkpoint."""
+
+MAX_PROGRAM_BYTES = 16 * 2**20
+MAX_INSTRUCTIONS = 2**21
+"""A list takes one instruction and up to five bytes for each number."""
+
+MAX_RECORD_BYTES = 64 * 2**20
+
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_STORAGE = re.compile(r"torch\.[A-Z][A-Za-z0-9]*Storage")
 _STORAGE_DTYPES = {
     "torch.LongStorage": "i8",
     "torch.IntStorage": "i4",
@@ -37,21 +53,73 @@ _STORAGE_DTYPES = {
     "torch.HalfStorage": "f2",
 }
 _REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
-_KNOWN_GLOBALS = {*_STORAGE_DTYPES, _REBUILD_TENSOR, "collections.OrderedDict"}
+_REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
+_ORDERED_DICT = "collections.OrderedDict"
 
 
-def read_torch_file(data: bytes) -> object:
-    """What the file holds: numbers, strings, lists, tuples, dicts, and tensors as numpy arrays. Raises HotMapError for anything else."""
-    if data.startswith(ZIP_MAGIC):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return _read_archive(archive, len(data))
-    stream = io.BytesIO(data)
-    magic = _run_pickle(stream, {}, "<")
-    if magic != _LEGACY_MAGIC:
-        raise HotMapError("this is a pickle, but not one that torch.save wrote.", advice="Save the list of token ids with torch.save.")
-    for _ in ("protocol", "system"):
-        _run_pickle(stream, {}, "<")
-    return _run_pickle(stream, {}, "<")
+@dataclass(frozen=True)
+class _Storage:
+    """A record of raw numbers. read: its bytes by its key."""
+
+    kind: str
+    key: str
+    read: Callable[[str], bytes]
+    byte_order: str
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a file that is open: which numbers of a record are its own."""
+
+    storage: _Storage
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def numbers(self) -> npt.NDArray[np.generic]:
+        """Its numbers, read now. Raises HotMapError for one that is not 1-D, of a type that numpy lacks, or outside its record."""
+        if len(self.shape) != 1 or len(self.strides) != 1:
+            raise HotMapError(f"token ids must be a list (1-D), but they have the shape {list(self.shape)!s:.80}.")
+        if self.storage.kind not in _STORAGE_DTYPES:
+            raise HotMapError(f"the file holds a {self.storage.kind}, not integers.")
+        numbers = np.frombuffer(self.storage.read(self.storage.key), np.dtype(self.storage.byte_order + _STORAGE_DTYPES[self.storage.kind]))
+        start, size, stride = self.start, self.shape[0], self.strides[0]
+        if start < 0 or size < 0 or stride < 1 or (size > 0 and start + (size - 1) * stride >= len(numbers)):
+            raise HotMapError(f"the tensor reaches outside its record of {len(numbers)} numbers.")
+        return numbers[start : start + size * stride : stride]
+
+
+@contextmanager
+def open_torch_file(path: Path) -> Iterator[object]:
+    """What the file holds: numbers, strings, lists, tuples, dicts, and StoredTensors that can be read until the file is left.
+
+    Raises HotMapError for anything else.
+    """
+    with _BoundedReader(path.open("rb", buffering=0)) as file:
+        is_archive = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
+        if is_archive:
+            with zipfile.ZipFile(file) as archive:
+                file.limit = MAX_RECORD_BYTES
+                yield _read_archive(archive, file.num_bytes)
+        else:
+            yield _read_pickles(file)
+
+
+class _BoundedReader(io.BufferedReader):
+    """A file of which nothing larger than `limit` bytes is read at once, whatever lengths it gives itself."""
+
+    limit = MAX_DIRECTORY_BYTES
+
+    @property
+    def num_bytes(self) -> int:
+        return os.fstat(self.fileno()).st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        rest = max(0, self.num_bytes - self.tell())
+        wanted = rest if size is None or size < 0 else min(size, rest)
+        if wanted > self.limit:
+            raise HotMapError(f"a part of it has {wanted} bytes, and at most {self.limit} are read.")
+        return super().read(wanted)
 
 
 def write_torch_list(values: list[int]) -> bytes:
@@ -64,11 +132,28 @@ def write_torch_list(values: list[int]) -> bytes:
     return buffer.getvalue()
 
 
+def _read_pickles(file: _BoundedReader) -> object:
+    """The format before torch 1.6. Its tensors' numbers lie behind the pickles and are not read."""
+    file.limit = MAX_PROGRAM_BYTES
+    file.seek(0)
+    stream = io.BytesIO(file.read())
+    magic = _run_pickle(stream, _no_record, "<")
+    if magic != _LEGACY_MAGIC:
+        raise HotMapError("this is a pickle, but not one that torch.save wrote.", advice="Save the list of token ids with torch.save.")
+    for _ in ("protocol", "system"):
+        _run_pickle(stream, _no_record, "<")
+    return _run_pickle(stream, _no_record, "<")
+
+
+def _no_record(key: str) -> bytes:
+    raise HotMapError(f"the tensor's record '{key:.80}' is missing.", advice="Files from before torch 1.6 can hold a list, not a tensor.")
+
+
 def _read_archive(archive: zipfile.ZipFile, num_bytes: int) -> object:
-    entries = archive.infolist()
-    if sum(entry.file_size for entry in entries) > num_bytes:
+    entries = {entry.filename: entry for entry in archive.infolist()}
+    if sum(entry.file_size for entry in archive.infolist()) > num_bytes:
         raise HotMapError(f"the archive's entries claim more than the {num_bytes} bytes that the file has.")
-    for entry in entries:
+    for entry in entries.values():
         # torch never compresses; a compressed entry could unpack to any size, as could entries that share their bytes.
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > entry.compress_size:
             raise HotMapError(f"entry '{entry.filename}' of the archive is compressed, which torch.save never does.")
@@ -76,10 +161,19 @@ def _read_archive(archive: zipfile.ZipFile, num_bytes: int) -> object:
     if len(programs) != 1:
         raise HotMapError(f"the zip archive has {len(programs)} entries named data.pkl; a file from torch.save has one.")
     folder = programs[0].removesuffix("data.pkl")
-    names = set(archive.namelist())
-    order = ">" if f"{folder}byteorder" in names and archive.read(f"{folder}byteorder").strip() == b"big" else "<"
-    records = {name.removeprefix(f"{folder}data/"): archive.read(name) for name in names if name.startswith(f"{folder}data/")}
-    return _run_pickle(io.BytesIO(archive.read(programs[0])), records, order)
+
+    def read(name: str, limit: int) -> bytes:
+        if (size := entries[name].file_size) > limit:
+            raise HotMapError(f"entry '{name:.80}' of the archive has {size} bytes, and at most {limit} are read.")
+        return archive.read(entries[name])
+
+    def read_record(key: str) -> bytes:
+        name = f"{folder}data/{key}"
+        return read(name, MAX_RECORD_BYTES) if name in entries else _no_record(key)
+
+    order = f"{folder}byteorder"
+    byte_order = ">" if order in entries and read(order, 16).strip() == b"big" else "<"
+    return _run_pickle(io.BytesIO(read(programs[0], MAX_PROGRAM_BYTES)), read_record, byte_order)
 
 
 @dataclass(frozen=True)
@@ -91,11 +185,13 @@ class _Mark:
     pass
 
 
-def _run_pickle(stream: io.BytesIO, records: dict[str, bytes], byte_order: str) -> object:
+def _run_pickle(stream: io.BytesIO, read_record: Callable[[str], bytes], byte_order: str) -> object:
     """Carry out one pickle and return its value; the stream is left behind it."""
     stack: list[object] = []
     memo: dict[int, object] = {}
-    for opcode, argument, _ in pickletools.genops(stream):
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+        if number >= MAX_INSTRUCTIONS:
+            raise HotMapError(f"the pickle has more than {MAX_INSTRUCTIONS} instructions, and no map needs so many.")
         name = opcode.name
         if name in _PUSH_ARGUMENT:
             stack.append(argument)
@@ -126,10 +222,13 @@ def _run_pickle(stream: io.BytesIO, records: dict[str, bytes], byte_order: str) 
             attribute, module = _typed(stack.pop(), str), _typed(stack.pop(), str)
             stack.append(_known_global(f"{module}.{attribute}"))
         elif name == "BINPERSID":
-            stack.append(_storage(stack.pop(), records, byte_order))
+            stack.append(_storage(stack.pop(), read_record, byte_order))
         elif name == "REDUCE":
             arguments, function = _typed(stack.pop(), tuple), _typed(stack.pop(), _Global)
-            stack.append(_rebuild_tensor(arguments) if function.name == _REBUILD_TENSOR else _empty_dict(function, arguments))
+            stack.append(_call(function, arguments))
+        elif name == "BUILD":
+            stack.pop()  # attributes of a state_dict (its modules' versions), which is a plain dict here
+            _typed(stack[-1], dict)
         elif name == "STOP":
             return stack.pop()
         elif name not in ("PROTO", "FRAME"):
@@ -170,7 +269,7 @@ def _typed(value: object, kind: type[T]) -> T:
 
 
 def _known_global(name: str) -> _Global:
-    if name not in _KNOWN_GLOBALS:
+    if name not in (_REBUILD_TENSOR, _REBUILD_PARAMETER, _ORDERED_DICT) and not _STORAGE.fullmatch(name):
         raise HotMapError(
             f"the file asks for '{name[:80]}', which a list or tensor of token ids does not need; it was not run.",
             advice="Use a file from a source that you trust, or save the plain list of token ids with torch.save.",
@@ -178,32 +277,26 @@ def _known_global(name: str) -> _Global:
     return _Global(name)
 
 
-def _empty_dict(function: _Global, arguments: tuple[object, ...]) -> dict[object, object]:
-    if function.name != "collections.OrderedDict" or arguments:
+def _call(function: _Global, arguments: tuple[object, ...]) -> object:
+    if function.name == _REBUILD_TENSOR:
+        return _tensor(arguments)
+    if function.name == _REBUILD_PARAMETER:  # (tensor, requires_grad, hooks)
+        return _typed(arguments[0], StoredTensor)
+    if function.name != _ORDERED_DICT or arguments:
         raise HotMapError(f"the pickle calls {function.name} with {len(arguments)} arguments.")
     return {}
 
 
-def _storage(reference: object, records: dict[str, bytes], byte_order: str) -> npt.NDArray[np.generic]:
-    """('storage', type, key, device, number of elements) -> the record's numbers."""
+def _storage(reference: object, read_record: Callable[[str], bytes], byte_order: str) -> _Storage:
+    """('storage', type, key, device, number of elements) -> the record."""
     kind, storage_type, key = (*_typed(reference, tuple), None, None, None)[:3]
-    if _typed(kind, str) != "storage" or _typed(storage_type, _Global).name not in _STORAGE_DTYPES:
+    if _typed(kind, str) != "storage" or not _STORAGE.fullmatch(_typed(storage_type, _Global).name):
         raise HotMapError(f"the file holds a {_typed(storage_type, _Global).name}, not integers.")
-    if _typed(key, str) not in records:
-        raise HotMapError(
-            f"the tensor's record '{key:.80}' is missing.", advice="Files from before torch 1.6 can hold a list, not a tensor."
-        )
-    return np.frombuffer(records[key], np.dtype(byte_order + _STORAGE_DTYPES[storage_type.name]))
+    return _Storage(_typed(storage_type, _Global).name, _typed(key, str), read_record, byte_order)
 
 
-def _rebuild_tensor(arguments: tuple[object, ...]) -> npt.NDArray[np.generic]:
-    """(numbers, offset, shape, strides, ...) -> a 1-D view of the numbers."""
-    numbers, offset, shape, strides = arguments[:4]
-    shape = tuple(_typed(length, int) for length in _typed(shape, tuple))
-    if len(shape) != 1:
-        raise HotMapError(f"token ids must be a list (1-D), but they have the shape {list(shape)!s:.80}.")
-    numbers, start = _typed(numbers, np.ndarray), _typed(offset, int)
-    size, stride = shape[0], _typed(_typed(strides, tuple)[0], int)
-    if start < 0 or size < 0 or stride < 1 or (size > 0 and start + (size - 1) * stride >= len(numbers)):
-        raise HotMapError(f"the tensor reaches outside its record of {len(numbers)} numbers.")
-    return numbers[start : start + size * stride : stride]
+def _tensor(arguments: tuple[object, ...]) -> StoredTensor:
+    """(record, offset, shape, strides, ...) -> the tensor, not read yet."""
+    storage, start, shape, strides = arguments[:4]
+    lengths, steps = (tuple(_typed(one, int) for one in _typed(values, tuple)) for values in (shape, strides))
+    return StoredTensor(_typed(storage, _Storage), _typed(start, int), lengths, steps)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from hothead.errors import DataError
+from hothead.files.safetensors_bytes import encode_safetensors
 from hothead.files.whole import write_whole
 from hothead.vocab.formats.stored import ids_fingerprint
 
@@ -109,7 +110,7 @@ class TokenCounts:
             "counts_sha256": ids_fingerprint(self.counts),
             "provenance": json.dumps(self.provenance, sort_keys=True, ensure_ascii=False),
         }
-        write_whole(Path(path), save({"counts": self.counts}, metadata))
+        write_whole(Path(path), encode_safetensors({"counts": self.counts}, metadata))
 
     @classmethod
     def load(cls, path: str | Path) -> TokenCounts:

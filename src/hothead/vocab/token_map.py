@@ -114,7 +114,7 @@ class TokenMap:
                 stored.sample,
             )
         except HotMapError as error:
-            raise HotMapError(f"token map '{name}': {error.what}", *error.details, advice=error.advice) from error
+            raise HotMapError(f"token map '{name}': {error.what}", *error.details, advice=stored.hint or error.advice) from error
 
     @staticmethod
     def build(

@@ -92,6 +92,26 @@ def test_convert_says_what_is_lost(hothead: CommandLine, tmp_path: Path) -> None
     assert (tmp_path / "map.txt").read_text() == "# token map: 2 token ids of a vocabulary of 10, most frequent first\n2\n5\n"
 
 
+def test_a_list_with_its_vocabulary_shows_rows_and_a_missing_order(hothead: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "map.txt"
+    path.write_text("2\n5\n9\n")
+    answer = json.loads(hothead("map", "inspect", str(path), "--json").out)
+    assert answer["rows_per_rank"] == []
+    answer = json.loads(hothead("map", "inspect", str(path), "--json", "--vocab-size", "128", "--tp", "2").out)
+    assert [entry["rows"] for entry in answer["rows_per_rank"]] == [[2, 1], [3, 3], [3, 0]]
+    assert answer["warnings"][0] == "its ids are in ascending order, not in order of frequency, so a smaller hot size is no use."
+
+
+def test_what_is_made_ours_says_what_it_was(hothead: CommandLine, tmp_path: Path) -> None:
+    TokenMap(np.array([5, 2, 9])).save(tmp_path / "map.pt")
+    done = hothead("map", "convert", str(tmp_path / "map.pt"), "--to", "hothead", "-o", str(tmp_path / "new"), "--vocab-size", "12")
+    assert done.code == 0, done.err
+    token_map = TokenMap.load(tmp_path / "new")
+    assert (dict(token_map.provenance), token_map.vocab_size) == ({"converted_from": "map.pt (sglang)"}, 12)
+    done = hothead("map", "convert", str(tmp_path / "new"), "--to", "hothead", "-o", str(tmp_path / "again"))
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "new").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -183,6 +183,10 @@ ONE, HUGE = b"K\x01", b"\x8a\x08" + (2**60).to_bytes(8, "little")
         archive(b"\x80\x02]" + DEEP[2:-1] + b"a."),
         archive(b"\x80\x02]" + b"]" * 100000 + b"a" * 100000 + b"."),
         archive(b"\x80\x02].", compression=zipfile.ZIP_DEFLATED),
+        archive(b"\x80\x02K\x01}b."),  # attributes of a number
+        archive(b"\x80\x02}b."),
+        archive(b"\x80\x02" + b"N0" * 2**21 + b"."),
+        archive(b"\x80\x02]" + b"K\x01a" * 10 + b"." + b" " * 2**24),
         archive(tensor_program(HUGE, ONE), {"0": b"\0" * 16}),
         archive(tensor_program(HUGE, b"K\x00"), {"0": b"\0" * 16}),  # a stride of 0 repeats one number 2**60 times
         archive(tensor_program(ONE, ONE), {"1": b"\0" * 16}),
@@ -261,7 +265,7 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
         (tmp_path / "llama-32k.safetensors", r"no token map at '.*llama-32k.safetensors'\.\n  Did you mean llama3-32k.safetensors\?"),
         (tmp_path / "zzz", r"The folder has llama3-32k.safetensors\."),
         (tmp_path / "nowhere" / "map.pt", r"The folder '.*nowhere' does not exist"),
-        (tmp_path, "is a folder without d2t.npy and t2d.npy"),
+        (tmp_path, "the folder has none of token_map.safetensors, d2t.npy"),
         (Path("/dev/zero"), "is not a file"),
         (tmp_path / "a\0b", "no token map at"),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import gguf
 import numpy as np
 import pytest
 import safetensors.numpy
+import safetensors.torch
 import torch
 
-from hothead.errors import HotMapError
+from hothead.errors import HotMapError, OutputError
 from hothead.vocab.formats.encodings import as_mask, as_offsets
 from hothead.vocab.formats.registry import FORMATS, losses, read_stored_map
+from hothead.vocab.formats.stored import MAX_FILE_BYTES
 from hothead.vocab.token_map import TokenMap
 
 V = 50
@@ -58,6 +61,7 @@ WRITERS: dict[str, Any] = {
     "torch tensor": lambda path: torch.save(torch.tensor(IDS), path),
     "text": lambda path: path.write_text("# hot\n" + "\n".join(map(str, IDS))),
     "json list": lambda path: path.write_text(json.dumps(IDS.tolist())),
+    "wrapped json list": lambda path: path.write_text("[" + ",\n".join(f"{a}, {b}" for a, b in IDS[:6].reshape(3, 2)) + f",\n{IDS[6]}]"),
     "text in a row": lambda path: path.write_text("\ufeff" + " ".join(map(str, IDS)), encoding="utf-8"),
 }
 
@@ -71,6 +75,46 @@ def test_what_others_write_is_read(tmp_path: Path, name: str) -> None:
     assert token_map.token_ids.tolist() == IDS.tolist()
     if "pair" in name or "mask" in name or "dict" in name:
         assert token_map.vocab_size == V
+
+
+@pytest.mark.filterwarnings("ignore:token map")
+class DraftHead(torch.nn.Module):
+    """The tensors of a draft head as its checkpoint has them, the head itself larger than what is read of a file."""
+
+    def __init__(self, num_columns: int) -> None:
+        super().__init__()
+        self.lm_head = torch.nn.Linear(num_columns, len(IDS), bias=False, dtype=torch.bfloat16)
+        self.register_buffer("d2t", torch.tensor(OFFSETS))
+        self.register_buffer("t2d", torch.tensor(MASK))
+
+
+@pytest.mark.filterwarnings("ignore:token map")
+def test_two_tables_of_a_large_checkpoint_cost_no_more_than_they_have(tmp_path: Path) -> None:
+    head = DraftHead(6 << 20)
+    torch.save(head.state_dict(), tmp_path / "pytorch_model.bin")
+    safetensors.torch.save_file(head.state_dict(), tmp_path / "model.safetensors")
+    for name in ("pytorch_model.bin", "model.safetensors"):
+        path = tmp_path / name
+        assert path.stat().st_size > MAX_FILE_BYTES
+        tracemalloc.start()
+        try:
+            stored, format_name = read_stored_map(path)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+        assert (np.asarray(stored.token_ids).tolist(), stored.vocab_size, format_name) == (IDS.tolist(), V, "eagle3")
+
+
+@pytest.mark.filterwarnings("ignore:token map")
+def test_a_checkpoint_of_parameters_below_a_prefix(tmp_path: Path) -> None:
+    tensors = {f"model.{name}": tensor for name, tensor in DraftHead(2).state_dict().items()}
+    torch.save({**tensors, "norm": torch.nn.Parameter(torch.ones(3, 3))}, tmp_path / "x")
+    assert TokenMap.load(tmp_path / "x").token_ids.tolist() == IDS.tolist()
+    safetensors.torch.save_file(tensors, tmp_path / "x")
+    assert TokenMap.load(tmp_path / "x").token_ids.tolist() == IDS.tolist()
+    safetensors.torch.save_file({**tensors, "other.d2t": torch.tensor(OFFSETS)}, tmp_path / "x")
+    with pytest.raises(HotMapError, match=r"it has 2 tensors d2t: model\.d2t, other\.d2t"):
+        TokenMap.load(tmp_path / "x")
 
 
 @pytest.mark.filterwarnings("ignore:token map")
@@ -153,6 +197,14 @@ def test_pairs_that_cannot_be(tmp_path: Path, tensors: dict[str, np.ndarray], op
         ("# nothing\n", "without any number"),
         ("1\n1\n", "occurs twice"),
         ("5 -1", "are negative"),
+        ("5 100\n7 90\n", "it is a table: line 1 holds several numbers"),
+        ("5\n7\n9,90\n", "it is a table: line 3"),
+        ("[[1, 2], [3, 4]]", "line 1 has a list inside a list"),
+        ("[1, 2]\n[3, 4]", "line 2 has a list inside a list or behind one"),
+        ("1 2 [3]", "behind one"),
+        ("[1, 2] 3", "line 1 goes on behind the end of its list"),
+        ("[1, 2,", "ends inside its list"),
+        ("1\ufffd", "which is no token id"),
         ("99999999999999999999", "line 1 holds '99999999999999999999'"),
     ],
 )
@@ -247,12 +299,71 @@ def test_other_engines_read_what_is_written(tmp_path: Path) -> None:
     assert [tensor.data.tolist() for tensor in reader.tensors if tensor.name == "d2t"] == [[40, 3, 30, 7]]
 
 
+@pytest.mark.filterwarnings("ignore:token map 'x.pt'")
 def test_a_mask_is_only_read_as_one_where_it_is_called_so(tmp_path: Path) -> None:
     torch.save(torch.tensor(MASK), tmp_path / "x.pt")
-    with pytest.raises(HotMapError, match="booleans"):
+    with pytest.raises(HotMapError, match=r"booleans(.|\n)*--encoding mask"):
         TokenMap.load(tmp_path / "x.pt")
-    assert TokenMap.load(tmp_path / "x.pt", encoding="mask").token_ids.tolist() == IDS.tolist()
+    token_map = TokenMap.load(tmp_path / "x.pt", encoding="mask")
+    assert (token_map.token_ids.tolist(), token_map.vocab_size) == (IDS.tolist(), V)
+    with pytest.raises(HotMapError, match="its vocabulary has 50 token ids, not 51"):
+        TokenMap.load(tmp_path / "x.pt", encoding="mask", vocab_size=51)
+
+
+def test_a_list_that_would_be_one_as_offsets_says_so(tmp_path: Path) -> None:
     torch.save(torch.tensor(OFFSETS), tmp_path / "x.pt")
-    with pytest.raises(HotMapError, match="occurs twice"):
+    with pytest.raises(HotMapError, match=r"occurs twice(.|\n)*as offsets \(--encoding offset\) it has the token ids 1, 2, 5, 6, 7, 20"):
         TokenMap.load(tmp_path / "x.pt")
     assert TokenMap.load(tmp_path / "x.pt", encoding="offset").token_ids.tolist() == IDS.tolist()
+    write_gguf(tmp_path / "x.gguf", OFFSETS)  # absolute is what the format says
+    with pytest.raises(HotMapError, match=r"as absolute ids: 3 of 7 repeat(.|\n)*offset: token ids 1, 2, 5(.|\n)*Say --encoding offset"):
+        TokenMap.load(tmp_path / "x.gguf")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".pt", ".txt"])
+def test_a_vocabulary_size_that_the_caller_gives_is_kept_and_checked(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    if suffix == ".npy":
+        np.save(path, np.array([4, 2, 9]))
+    else:
+        TokenMap(np.array([4, 2, 9])).save(path, {".pt": "sglang", ".txt": "text"}[suffix])
+    assert TokenMap.load(path).vocab_size is None
+    assert TokenMap.load(path, vocab_size=10).vocab_size == 10
+    with pytest.raises(HotMapError, match=r"1 of 3 token ids is at or past the vocabulary size 9 \(first: id 9 at hot index 2\)"):
+        TokenMap.load(path, vocab_size=9)
+
+
+def test_one_of_the_numpy_files_alone(tmp_path: Path) -> None:
+    np.save(tmp_path / "d2t.npy", np.array([3, 9, 12]))
+    with pytest.raises(HotMapError, match="can be read in two ways"):  # never as a list only because the mask is missing
+        TokenMap.load(tmp_path / "d2t.npy")
+    (tmp_path / "d2t.npy").unlink()
+    np.save(tmp_path / "t2d.npy", MASK)
+    with pytest.warns(UserWarning, match="no order of frequency"):
+        assert TokenMap.load(tmp_path / "t2d.npy").token_ids.tolist() == IDS.tolist()
+
+
+def test_two_files_are_not_written_under_the_name_of_one(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="the format numpy is two files"):
+        full_map().save(tmp_path / "map.npy", "numpy")
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot be written"):
+        full_map().save(tmp_path / "file", "numpy")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        (np.arange(V) < 7, "the first 7 token ids as offsets, which its t2d marks(.|\n)*if the first ids are meant, say --encoding offset"),
+        (MASK, "holds 7 zeros: a table that was never filled.\n  Its t2d marks 7 other tokens: 1, 2, 5(.|\n)*say --encoding mask"),
+        (np.ones(V, bool), "Its t2d marks 50 other tokens(.|\n)*Fetch the checkpoint again"),
+    ],
+)
+def test_a_table_that_was_never_filled_beside_a_mask(tmp_path: Path, mask: np.ndarray, said: str) -> None:
+    path = tmp_path / "x"
+    safetensors.numpy.save_file({"d2t": np.zeros(7, np.int64), "t2d": mask}, path)
+    with pytest.raises(HotMapError, match=said):
+        TokenMap.load(path)
+    with pytest.warns(UserWarning, match="order"):
+        assert TokenMap.load(path, encoding="mask").token_ids.tolist() == np.flatnonzero(mask).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -32,10 +33,10 @@ def convert(ctx: click.Context, file: Path) -> None:
     assert config.output is not None
     stored, found = read_stored_map(file, reading.vocab_size, reading.encoding)
     token_map = TokenMap.of_stored(stored, file.name)
-    if token_map.vocab_size is None and reading.vocab_size is not None:
-        token_map = token_map.with_vocab_size(reading.vocab_size)
     if config.size is not None:
         token_map = token_map.head(config.size)
+    if config.to == "hothead" and found != "hothead":
+        token_map = replace(token_map, provenance={"converted_from": f"{file.name} ({found})"})
     token_map.save(config.output, config.to)
     notes.line(f"{len(token_map):,} token ids, read as {found}, written as {config.to}")
     for note in stored.notes:

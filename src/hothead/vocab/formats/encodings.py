@@ -15,9 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hothead.errors import HotMapError
+from hothead.vocab.formats.stored import StoredMap
 
 ENCODINGS = ("absolute", "offset", "mask")
 _NUM_SHOWN = 6
+_NO_ORDER = "A mask (t2d) has no order of frequency: ids stand in ascending order, so a smaller hot size is no use."
+_FETCH = "Fetch it again, or give the right --vocab-size."
 
 IntArray = npt.NDArray[np.int64]
 
@@ -30,9 +33,12 @@ class Reading:
     token_ids: IntArray
     fault: str
 
+    @property
+    def shown(self) -> str:
+        return f"token ids {_shown(self.token_ids)}"
+
     def __str__(self) -> str:
-        shown = ", ".join(map(str, self.token_ids[:_NUM_SHOWN])) + (", ..." if len(self.token_ids) > _NUM_SHOWN else "")
-        return f"{self.encoding}: token ids {shown}" + (f" ({self.fault})" if self.fault else "")
+        return f"{self.encoding}: {self.shown}" + (f" ({self.fault})" if self.fault else "")
 
 
 def read_pair(
@@ -50,21 +56,24 @@ def read_pair(
     if d2t is None or encoding == "mask":
         if hot_ids is None:
             raise HotMapError("it has no mask t2d.", advice="Use --encoding absolute or offset.")
-        return (
-            hot_ids,
-            vocab_size,
-            ("A mask (t2d) has no order of frequency: ids stand in ascending order, so a smaller hot size is no use.",),
-        )
+        return hot_ids, vocab_size, (_NO_ORDER,)
     values = check_numbers(d2t, "d2t")
+    if encoding != "offset" and len(values) > 1 and vocab_size != len(values) and not values.any():
+        raise _never_filled(len(values), hot_ids)
     readings = _readings(values, vocab_size)
     if encoding is not None:
         chosen = next(reading for reading in readings if reading.encoding == encoding)
     elif hot_ids is not None:
         chosen = _by_mask(readings, hot_ids)
     else:
-        chosen = _by_exclusion(values, readings, vocab_size)
+        chosen = _by_exclusion(readings)
     if chosen.fault:
-        raise HotMapError(f"its d2t cannot be read as {chosen.encoding} ids: {chosen.fault}.")
+        other = next((reading.encoding for reading in readings if not reading.fault), "")
+        raise HotMapError(
+            f"its d2t cannot be read as {chosen.encoding} ids: {chosen.fault}.",
+            *map(str, readings),
+            advice=f"Say --encoding {other} if that is what the numbers are." if other else _FETCH,
+        )
     if hot_ids is not None and not np.array_equal(np.sort(chosen.token_ids), hot_ids):
         raise HotMapError(f"its d2t, read as {chosen.encoding} ids, and its t2d name different tokens.")
     is_sorted = bool((np.diff(chosen.token_ids) > 0).all())
@@ -72,13 +81,26 @@ def read_pair(
     return chosen.token_ids, vocab_size, (note,) if note and len(values) > 1 else ()
 
 
-def read_list(values: npt.ArrayLike, encoding: str | None) -> npt.ArrayLike:
+def read_list(values: npt.ArrayLike, encoding: str | None) -> StoredMap:
     """A list that is not called d2t: absolute ids, unless `encoding` says otherwise. What cannot be is left to the map's own checks."""
-    if encoding in (None, "absolute"):
-        return values
     if encoding == "mask":
-        return _hot_ids(np.asarray(values))
-    return _readings(check_numbers(np.asarray(values), "the list"), None)[1].token_ids
+        mask = np.asarray(values)
+        return StoredMap(_hot_ids(mask), vocab_size=mask.size, notes=(_NO_ORDER,))
+    if encoding == "offset":
+        return StoredMap(_readings(check_numbers(np.asarray(values), "the list"), None)[1].token_ids)
+    return StoredMap(values, hint=_hint(values) if encoding is None else "")
+
+
+def _hint(values: npt.ArrayLike) -> str:
+    """What to say of a list that holds no token ids and would hold some in another reading."""
+    try:
+        numbers = np.asarray(values)
+        if numbers.dtype == np.bool_:
+            return "If it is a mask over the vocabulary (t2d), say --encoding mask."
+        absolute, offset = _readings(check_numbers(numbers, "the list"), None)
+    except (HotMapError, ValueError, OverflowError, TypeError):
+        return ""
+    return f"Read as offsets (--encoding offset) it has the {offset.shown}." if absolute.fault and not offset.fault else ""
 
 
 def as_offsets(token_ids: IntArray) -> IntArray:
@@ -139,26 +161,40 @@ def _by_mask(readings: tuple[Reading, Reading], hot_ids: IntArray) -> Reading:
         raise HotMapError(
             f"its d2t ({len(readings[0].token_ids)} entries) and its t2d ({len(hot_ids)} tokens) name different tokens in every reading.",
             *map(str, readings),
-            f"t2d: token ids {', '.join(map(str, hot_ids[:_NUM_SHOWN]))}, ...",
+            f"t2d: token ids {_shown(hot_ids)}",
             advice="One of the two is of another checkpoint: fetch both again.",
         )
     return fitting[0]
 
 
-def _by_exclusion(values: IntArray, readings: tuple[Reading, Reading], vocab_size: int | None) -> Reading:
+def _by_exclusion(readings: tuple[Reading, Reading]) -> Reading:
     possible = [reading for reading in readings if not reading.fault]
-    if not values.any() and len(values) > 1 and vocab_size != len(values):
-        raise HotMapError(
-            f"its d2t holds {len(values)} zeros: a table that was never filled, or the first {len(values)} token ids as offsets.",
-            advice="Fetch the checkpoint again; if the first ids are meant, say --encoding offset.",
-        )
     if len(possible) == 1:
         return possible[0]
     what = "can be read in two ways" if possible else "cannot be read in either way"
     raise HotMapError(
         f"its d2t {what}.",
         *map(str, readings),
-        advice="Say which: --encoding absolute (llama.cpp) or --encoding offset (EAGLE-3, speculators)."
-        if possible
-        else "Fetch it again, or give the right --vocab-size.",
+        advice="Say which: --encoding absolute (llama.cpp) or --encoding offset (EAGLE-3, speculators)." if possible else _FETCH,
     )
+
+
+def _never_filled(size: int, hot_ids: IntArray | None) -> HotMapError:
+    """For a d2t of zeros over fewer ids than the vocabulary has. hot_ids: of its mask, None without one."""
+    what = f"its d2t holds {size} zeros: a table that was never filled, or the first {size} token ids as offsets"
+    first_ids = "Fetch the checkpoint again; if the first ids are meant, say --encoding offset."
+    if hot_ids is None:
+        return HotMapError(f"{what}.", advice=first_ids)
+    if np.array_equal(hot_ids, np.arange(size)):
+        return HotMapError(f"{what}, which its t2d marks.", advice=first_ids)
+    return HotMapError(
+        f"its d2t holds {size} zeros: a table that was never filled.",
+        f"Its t2d marks {len(hot_ids)} other tokens: {_shown(hot_ids)}.",
+        advice="If the rows of the head are the tokens of t2d in ascending order, say --encoding mask."
+        if len(hot_ids) == size
+        else "Fetch the checkpoint again.",
+    )
+
+
+def _shown(token_ids: IntArray) -> str:
+    return ", ".join(map(str, token_ids[:_NUM_SHOWN])) + (", ..." if len(token_ids) > _NUM_SHOWN else "")

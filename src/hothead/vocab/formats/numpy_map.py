@@ -13,17 +13,17 @@ from hothead.vocab.formats.encodings import as_mask, as_offsets, read_list, read
 from hothead.vocab.formats.stored import MAX_FILE_BYTES, StoredMap
 
 MAGIC = b"\x93NUMPY"
-PAIR = ("d2t.npy", "t2d.npy")
+PAIR_FILES = ("d2t.npy", "t2d.npy")
 
 
 def read(path: Path, vocab_size: int | None, encoding: str | None) -> StoredMap:
     """path: a folder with the pair, one of the pair, or a single array. Raises HotMapError."""
     folder = path if path.is_dir() else path.parent
-    if path.is_dir() or (path.name in PAIR and all((folder / name).is_file() for name in PAIR)):
-        d2t, t2d = (read_array(folder / name) if (folder / name).is_file() else None for name in PAIR)
+    if path.is_dir() or path.name in PAIR_FILES:  # an array has no name of its own
+        d2t, t2d = (read_array(folder / name) if (folder / name).is_file() else None for name in PAIR_FILES)
         token_ids, vocab_size, notes = read_pair(d2t, t2d, vocab_size, encoding)
         return StoredMap(token_ids, vocab_size=vocab_size, notes=notes)
-    return StoredMap(read_list(read_array(path), encoding))
+    return read_list(read_array(path), encoding)
 
 
 def read_array(path: Path) -> npt.NDArray[np.generic]:
@@ -47,7 +47,7 @@ def read_array(path: Path) -> npt.NDArray[np.generic]:
 def encode_pair(token_ids: npt.NDArray[np.int64], vocab_size: int) -> dict[str, bytes]:
     """Both files by name; draft ids in ascending order of token id, since t2d picks the target's columns in that order."""
     in_order = np.sort(token_ids)
-    return dict(zip(PAIR, map(_encode, (as_offsets(in_order), as_mask(in_order, vocab_size))), strict=True))
+    return dict(zip(PAIR_FILES, map(_encode, (as_offsets(in_order), as_mask(in_order, vocab_size))), strict=True))
 
 
 def _encode(array: npt.NDArray[np.generic]) -> bytes:

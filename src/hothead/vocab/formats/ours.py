@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from hothead.errors import HotMapError
+from hothead.files.safetensors_bytes import encode_safetensors
 from hothead.vocab.formats.stored import StoredMap, ids_fingerprint
 
 FORMAT = "hothead-token-map"
@@ -33,7 +34,7 @@ def encode(stored: StoredMap, token_ids: npt.NDArray[np.int64]) -> bytes:
     if stored.counts is not None:
         tensors["counts"] = np.asarray(stored.counts, np.int64)
         metadata["counts_sha256"] = ids_fingerprint(stored.counts)
-    return save(tensors, metadata)
+    return encode_safetensors(tensors, metadata)
 
 
 def decode(data: bytes, header: dict[str, object]) -> StoredMap:

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hothead.errors import HotMapError, nearest
+from hothead.errors import HotMapError, OutputError, nearest
 from hothead.files.torch_file import PICKLE_MAGIC, ZIP_MAGIC, write_torch_list
 from hothead.files.whole import write_all_whole
-from hothead.vocab.formats import gguf_map, numpy_map, ours, safetensors_pair, text_map, torch_map
-from hothead.vocab.formats.stored import MAX_FILE_BYTES, StoredMap
+from hothead.vocab.formats import draft_folder, gguf_map, numpy_map, ours, safetensors_pair, text_map, torch_map
+from hothead.vocab.formats.stored import MAX_FILE_BYTES, PAIR, StoredMap, find_table
 
 IntArray = npt.NDArray[np.int64]
 
@@ -36,7 +36,9 @@ class Format:
     write: Callable[[StoredMap, Path], Mapping[Path, bytes]]
 
 
-KEPT = ("order of frequency", "counts", "vocabulary size", "provenance and fingerprints")
+_SUFFIXES = (".safetensors", ".pt", ".bin", ".npy", ".gguf", ".txt")
+
+KEPT = ("order of frequency", "counts", "vocabulary size", "provenance and fingerprints", "number of fillers")
 
 
 def _ids(stored: StoredMap) -> IntArray:
@@ -110,7 +112,10 @@ def read_stored_map(path: Path, vocab_size: int | None = None, encoding: str | N
     try:
         size = _check_file(path)
         try:
-            return _read(path, size, vocab_size, encoding)
+            stored, format_name = _read(path, size, vocab_size, encoding)
+            if vocab_size is not None and stored.vocab_size not in (None, vocab_size):
+                raise HotMapError(f"its vocabulary has {stored.vocab_size} token ids, not {vocab_size}.")
+            return replace(stored, vocab_size=stored.vocab_size or vocab_size), format_name
         except HotMapError as error:
             raise HotMapError(f"token map '{path.name}' cannot be read: {error.what}", *error.details, advice=error.advice) from error
         except OSError:
@@ -134,6 +139,8 @@ def write_stored_map(stored: StoredMap, path: Path, format_name: str | None = No
             f"the format {chosen.name} has one entry for every token of the vocabulary, and the map does not say how many there are.",
             advice="Say it: --vocab-size V (the number of rows of the target's head).",
         )
+    if chosen.name == "numpy" and path.suffix == ".npy":
+        raise OutputError(f"the format numpy is two files, and '{path.name}' is the name of one.", advice="Give the name of a folder.")
     write_all_whole(chosen.write(stored, path))
 
 
@@ -143,7 +150,8 @@ def losses(stored: StoredMap, format_name: str) -> list[str]:
         KEPT[0]: bool((np.diff(_ids(stored)) < 0).any()),
         KEPT[1]: stored.counts is not None,
         KEPT[2]: stored.vocab_size is not None,
-        KEPT[3]: bool(stored.provenance) or bool(stored.tokenizer_fingerprint),
+        KEPT[3]: bool(stored.provenance or stored.tokenizer_fingerprint or stored.sample),
+        KEPT[4]: stored.num_fillers > 0,
     }
     return [what for what in KEPT if has[what] and what not in FORMATS[format_name].keeps]
 
@@ -153,17 +161,31 @@ def _check_file(path: Path) -> int:
     if not path.exists():
         raise _missing(path)
     status = path.stat()
-    if path.is_dir():
-        if not any((path / name).is_file() for name in numpy_map.PAIR):
-            raise HotMapError(f"'{path}' is a folder without {' and '.join(numpy_map.PAIR)}, so it cannot be a token map.")
-    elif not stat.S_ISREG(status.st_mode):
+    if not path.is_dir() and not stat.S_ISREG(status.st_mode):
         raise HotMapError(f"'{path}' is not a file, so it cannot be a token map.")
     return status.st_size
 
 
+def _read_folder(folder: Path, vocab_size: int | None, encoding: str | None) -> tuple[StoredMap, str]:
+    file = draft_folder.find_map_file(folder)
+    if file.name == draft_folder.MAP_FILE:
+        return _read(file, _check_file(file), vocab_size, encoding)
+    declared = draft_folder.declared_sizes(folder)
+    known_size = vocab_size or declared.vocab_size
+    try:
+        if file == folder:
+            stored, format_name = numpy_map.read(folder, known_size, encoding), "numpy"
+        else:
+            stored, format_name = _read(file, _check_file(file), known_size, encoding)
+        declared.check(len(np.asarray(stored.token_ids)))
+    except HotMapError as error:
+        raise HotMapError(f"{file.name}: {error.what}", *error.details, str(declared), advice=error.advice) from error
+    return stored, format_name
+
+
 def _read(path: Path, size: int, vocab_size: int | None, encoding: str | None) -> tuple[StoredMap, str]:
     if path.is_dir():
-        return numpy_map.read(path, vocab_size, encoding), "numpy"
+        return _read_folder(path, vocab_size, encoding)
     with path.open("rb") as file:
         start = file.read(512)
     # First: the length that opens a safetensors file can look like the magic number of a pickle.
@@ -174,7 +196,7 @@ def _read(path: Path, size: int, vocab_size: int | None, encoding: str | None) -
     if start.startswith(numpy_map.MAGIC):
         return numpy_map.read(path, vocab_size, encoding), "numpy"
     if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
-        return torch_map.decode(_read_all(path), vocab_size, encoding), "sglang"
+        return torch_map.read(path, vocab_size, encoding)
     if start.startswith(b"version https://git-lfs"):
         raise HotMapError("it is a Git LFS pointer, not the file itself.", advice="Fetch the content: git lfs pull.")
     if text_map.is_text(start):
@@ -191,11 +213,8 @@ def _read_safetensors(path: Path, size: int, vocab_size: int | None, encoding: s
     if isinstance(metadata, dict) and metadata.get("format") == ours.FORMAT:
         if encoding not in (None, "absolute"):
             raise HotMapError(f"its ids are absolute, not {encoding}: it is a file of hothead's own.", advice="Leave --encoding out.")
-        stored = ours.decode(_read_all(path), header)
-        if vocab_size is not None and stored.vocab_size not in (None, vocab_size):
-            raise HotMapError(f"its vocabulary has {stored.vocab_size} token ids, not {vocab_size}.")
-        return replace(stored, vocab_size=stored.vocab_size or vocab_size), "hothead"
-    if "d2t" in header or "t2d" in header:
+        return ours.decode(_read_all(path), header), "hothead"
+    if any(find_table(header, table) for table in PAIR):
         return safetensors_pair.read(path, header, vocab_size, encoding), "eagle3"
     names = ", ".join(sorted(name for name in header if name != "__metadata__")[:5])
     raise HotMapError(
@@ -219,10 +238,7 @@ def _missing(path: Path) -> HotMapError:
     names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
     hint = nearest(path.name, names)
     if hint.startswith("Known:"):
-        maps = sorted(name for name in names if Path(name).suffix in (".safetensors", ".pt"))
-        hint = (
-            f"The folder has {', '.join(maps[:5])}."
-            if maps
-            else "The folder has no .safetensors or .pt file. Build one: hothead map build."
-        )
+        maps = sorted(name for name in names if Path(name).suffix in _SUFFIXES)
+        found = f"The folder has {', '.join(maps[:5])}." if maps else "The folder has no file that could be one."
+        hint = f"{found} Build one: hothead map build."
     return HotMapError(f"no token map at '{path}'.", advice=hint)

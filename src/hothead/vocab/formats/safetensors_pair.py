@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save
 
 from hothead.errors import HotMapError
+from hothead.files.safetensors_bytes import encode_safetensors
 from hothead.vocab.formats.encodings import as_mask, as_offsets, read_pair
-from hothead.vocab.formats.stored import MAX_FILE_BYTES, StoredMap
+from hothead.vocab.formats.stored import MAX_FILE_BYTES, PAIR, StoredMap, find_table
 
 MAX_HEADER_BYTES = 16 * 2**20
 _DTYPES = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "BOOL": "?"}
@@ -37,7 +37,8 @@ def read(path: Path, header: dict[str, Any], vocab_size: int | None, encoding: s
     size = path.stat().st_size
     with path.open("rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
-    d2t, t2d = (_tensor(path, header[name], name, start, size) if name in header else None for name in ("d2t", "t2d"))
+    names = [find_table(header, table) for table in PAIR]
+    d2t, t2d = (None if name is None else _tensor(path, header[name], name, start, size) for name in names)
     token_ids, vocab_size, notes = read_pair(d2t, t2d, vocab_size, encoding)
     return StoredMap(token_ids, vocab_size=vocab_size, notes=notes)
 
@@ -45,7 +46,7 @@ def read(path: Path, header: dict[str, Any], vocab_size: int | None, encoding: s
 def encode(token_ids: npt.NDArray[np.int64], vocab_size: int) -> bytes:
     """The file's bytes: draft ids in ascending order of token id, since t2d picks the target's columns in that order."""
     in_order = np.sort(token_ids)
-    return save({"d2t": as_offsets(in_order), "t2d": as_mask(in_order, vocab_size)})
+    return encode_safetensors({"d2t": as_offsets(in_order), "t2d": as_mask(in_order, vocab_size)}, {"format": "pt"})
 
 
 def _tensor(path: Path, entry: Any, name: str, start: int, size: int) -> npt.NDArray[np.generic]:
