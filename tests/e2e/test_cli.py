@@ -168,7 +168,7 @@ def test_a_map_for_another_tokenizer_is_refused(generate: Run, eagle: Path, tmp_
     code, _, err = generate("--draft", str(eagle), "--map", str(tmp_path / "map.safetensors"))
     assert code == 2
     assert "another tokenizer" in err
-    assert "0123456789abcdef" in err
+    assert "0123456789ab" in err
 
 
 def test_half_a_checkpoint_is_refused_with_what_is_missing(generate: Run, tmp_path: Path) -> None:

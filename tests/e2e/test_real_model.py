@@ -15,7 +15,6 @@ from tests.support.reference import reference_model
 from hothead.config.sampling import SamplingParams
 from hothead.models.catalog import shipped_draft
 from hothead.models.tokenizer import Tokenizer
-from hothead.vocab.token_map import TokenMap
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow]
 
@@ -47,8 +46,7 @@ def options(name: str) -> dict[str, Any]:
         "EAGLE, full vocabulary": {**eagle, "speculative_token_map": "none"},
         "EAGLE, small map": {**eagle, "hot_size": 1000},
     }
-    fingerprint = TokenMap.load(head() / "token_map.safetensors").tokenizer_fingerprint
-    common = {"dtype": "float32", "max_total_tokens": 2048, "num_token_ids": 49152, "tokenizer_fingerprint": fingerprint}
+    common = {"dtype": "float32", "max_total_tokens": 2048, "num_token_ids": 49152}
     return {**common, **chosen[name]}
 
 

@@ -16,6 +16,8 @@ from tests.support.tiny import EOS_TOKEN_ID, make_eagle, make_model
 
 from hothead.config.sampling import SamplingParams
 from hothead.draft.base import TreeShape
+from hothead.draft.tree_drafter import TreeDrafter
+from hothead.parallel.groups import RankGroup
 from hothead.vocab.token_map import TokenMap
 
 GREEDY = SamplingParams(max_tokens=24)
@@ -123,6 +125,48 @@ def test_a_full_map_is_no_map(name: str, model: Path, eagle: Path, token_map: Pa
     TokenMap(np.random.default_rng(0).permutation(num_token_ids).astype(np.int64)).save(tmp_path / "full.safetensors")
     full_map = make_core(model, **{**options, "speculative_token_map": str(tmp_path / "full.safetensors")})
     assert decode(full_map, prompts(), GREEDY) == decode(core, prompts(), GREEDY)
+
+
+@pytest.mark.parametrize("name", ["EAGLE tree, hot head", "STANDALONE tree, hot head"])
+def test_no_draft_is_made_of_what_was_never_written(
+    name: str, model: Path, eagle: Path, token_map: Path, plain: dict[str, Decoded]
+) -> None:
+    """A pool full of NaN: a drafter that reads a slot before it was filled gives itself away, also while prompts are read in pieces."""
+    core = make_core(model, **drafters(eagle, token_map)[name], chunked_prefill_size=5)
+    drafter = core.drafter
+    assert isinstance(drafter, TreeDrafter)
+    drafter.pool.data.fill_(float("nan"))  # type: ignore[attr-defined]
+    seen = []
+    candidates = drafter.hot_head.candidates
+
+    def watched(features: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        seen.append(bool(features.isnan().any()))
+        return candidates(features, *arguments, **options)
+
+    drafter.hot_head.candidates = watched  # type: ignore[method-assign]
+    assert decode(core, prompts(), GREEDY).token_ids == plain["greedy"].token_ids
+    assert len(seen) > 20
+    assert not any(seen)
+
+
+def _unlike_rank(group: RankGroup, model: str, options: dict[str, Any]) -> list[list[int]]:
+    """Rank 1 scores a little differently, as another machine would."""
+    core = make_core(Path(model), group, **options)
+    assert isinstance(core.drafter, TreeDrafter)
+    if group.rank == 1:
+        linear = core.drafter.hot_head.linear
+        core.drafter.hot_head.linear = lambda hidden: linear(hidden) * (1 + 0.05 * torch.rand(1).item())  # type: ignore[assignment]
+    return decode(core, prompts()[:3], replace(GREEDY, max_tokens=10)).token_ids
+
+
+@pytest.mark.parametrize("placement", ["balanced", "replicated"])
+@pytest.mark.parametrize("name", ["EAGLE tree, hot head", "STANDALONE tree, hot head"])
+def test_unlike_ranks_do_not_drift_apart(
+    name: str, placement: str, model: Path, eagle: Path, token_map: Path, plain: dict[str, Decoded]
+) -> None:
+    options = {**drafters(eagle, token_map)[name], "hot_placement": placement}
+    for token_ids in run_on_ranks(_unlike_rank, 2, str(model), options):
+        assert token_ids == [tokens[:10] for tokens in plain["greedy"].token_ids[:3]]
 
 
 def test_a_draft_model_that_is_the_target_is_always_right(model: Path, eagle: Path, token_map: Path) -> None:

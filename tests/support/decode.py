@@ -14,8 +14,11 @@ from tests.support.tiny import EOS_TOKEN_ID, make_tokenizer
 from hothead.config.engine import EngineConfig
 from hothead.config.sampling import SamplingParams
 from hothead.draft.base import TreeShape
+from hothead.draft.plan import plan_draft
 from hothead.engine.build import CorePlan, build_core
 from hothead.engine.core import EngineCore
+from hothead.models.config_files import load_config
+from hothead.models.tokenizer import Tokenizer
 from hothead.parallel.groups import RankGroup, SingleRank
 from hothead.records import ROOT, Batch, Request, TokenTree, Verdict
 
@@ -43,14 +46,13 @@ def make_core(
     *,
     num_token_ids: int = NUM_TOKEN_IDS,
     eos_token_ids: frozenset[int] = frozenset({EOS_TOKEN_ID}),
-    tokenizer_fingerprint: str = "",
     **options: Any,
 ) -> EngineCore:
     """options: fields of EngineConfig."""
     config = EngineConfig(**({"model_path": str(model), "max_total_tokens": 4096, "max_concurrency": 8} | options))
     draft = None if config.speculative_draft_model_path in (None, "none") else Path(str(config.speculative_draft_model_path))
-    plan = CorePlan(config, model, draft, num_token_ids, tokenizer_fingerprint, eos_token_ids)
-    return build_core(plan, group or SingleRank())
+    plan = plan_draft(config, load_config(model), Tokenizer.load(model), num_token_ids, draft)
+    return build_core(CorePlan(config, model, plan, num_token_ids, eos_token_ids), group or SingleRank())
 
 
 def decode(

@@ -50,6 +50,7 @@ def from_arguments(texts: Sequence[str]) -> list[Prompt]:
     for prompt in prompts:
         if not (prompt.text or "").strip():
             raise PromptError(f"{prompt.source.capitalize()} is empty.", advice="Give some text.")
+        _check_unicode(prompt.text or "", prompt.source.capitalize())
     return prompts
 
 
@@ -119,6 +120,7 @@ def _parse_record(record: Any, where: str) -> Prompt:
         text = record["prompt"]
         if not isinstance(text, str) or not text.strip():
             raise DataError(f"{where}: 'prompt' must be text that is not empty, not {_shown(text)}.", advice=_FORMAT_ADVICE)
+        _check_unicode(text, where)
         return Prompt(where, text=text)
     messages = record["messages"]
     if not isinstance(messages, list) or not messages:
@@ -129,7 +131,15 @@ def _parse_record(record: Any, where: str) -> Prompt:
                 f"{where}: message {index + 1} of {len(messages)} is {_shown(message)}.",
                 advice=f"A message has a 'role' ({', '.join(ROLES)}) and a 'content' that is text.",
             )
+        _check_unicode(message["content"], where)
     return Prompt(where, messages=tuple(messages))
+
+
+def _check_unicode(text: str, where: str) -> None:
+    """Half of a surrogate pair (an argument that is not UTF-8, a cut JSON escape) stands for no character, and no tokenizer takes it."""
+    bad = next((place for place, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
+    if bad is not None:
+        raise DataError(f"{where} is not Unicode text: character {bad + 1} is half of a surrogate pair.", advice="Give text in UTF-8.")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ class SamplingParams(Options):
     """Length, randomness and stop conditions of one request.
 
     temperature 0 takes the most probable token; then top_k, top_p, min_p and seed change nothing. With a seed and the same target, the
-    tokens are the same whatever the drafter, the token map, the batch and tp_size.
+    tokens are the same whatever the drafter, the token map, the batch and tp_size (in float32; in bf16 up to near ties).
     """
 
     heading: ClassVar[str] = "Sampling"

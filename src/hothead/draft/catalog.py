@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from hothead.config.check import check_tree_size, max_tree_nodes
 from hothead.config.engine import NONE, EngineConfig
 from hothead.draft.base import Drafter, NoDrafter, TreeShape
 from hothead.draft.context import DraftContext
-from hothead.draft.eagle_loader import load_eagle
+from hothead.draft.eagle_loader import check_eagle, load_eagle
 from hothead.draft.ngram import NgramDrafter
-from hothead.draft.standalone_loader import load_standalone
+from hothead.draft.standalone_loader import check_standalone, load_standalone
 from hothead.errors import OptionError
+from hothead.models.config import ModelConfig
+from hothead.vocab.token_map import SpellingTokenizer
 
 DEFAULT_SHAPES = {
     "EAGLE": TreeShape(6, 4, 14),
@@ -24,9 +27,17 @@ DEFAULT_SHAPES = {
 DRAFTERS: dict[str, Callable[[DraftContext], Drafter]] = {
     "EAGLE": load_eagle,
     "STANDALONE": load_standalone,
-    "NGRAM": lambda context: NgramDrafter(context.shape),
+    "NGRAM": lambda context: NgramDrafter(context.plan.shape),
     "NONE": lambda context: NoDrafter(),
 }
+
+
+_CHECKS = {"EAGLE": check_eagle, "STANDALONE": check_standalone}
+
+
+def check_draft(algorithm: str, path: Path | None, target: ModelConfig, tokenizer: SpellingTokenizer, num_token_ids: int) -> None:
+    """Refuse a draft that does not fit, before a weight is read. Raises DraftError, CheckpointError."""
+    _CHECKS[algorithm](path, target, tokenizer, num_token_ids)
 
 
 def resolve_algorithm(config: EngineConfig, has_draft_head: bool) -> str:
@@ -37,8 +48,8 @@ def resolve_algorithm(config: EngineConfig, has_draft_head: bool) -> str:
         return config.speculative_algorithm
     if has_draft_head:
         return "EAGLE"
-    for name in ("speculative_token_map", "hot_size", "hot_coverage"):
-        if getattr(config, name) not in (None, NONE):
+    for name in ("speculative_token_map", "hot_size", "hot_coverage", "hot_placement", "hot_head_dtype"):
+        if getattr(config, name) not in (None, NONE, "auto"):
             raise OptionError(
                 f"{config.said(name)} has no head to cut: no draft head ships with hothead for {config.model_path}.",
                 "So NGRAM drafts, from the text itself.",
@@ -56,6 +67,12 @@ def resolve_shape(config: EngineConfig, algorithm: str) -> TreeShape:
     topk = config.speculative_eagle_topk or default.topk
     num_tokens = config.speculative_num_draft_tokens
     if topk == 1:
+        if config.speculative_num_steps and num_tokens and num_tokens != config.speculative_num_steps + 1:
+            raise OptionError(
+                f"{config.said('speculative_num_draft_tokens')} is not one more than {config.said('speculative_num_steps')}.",
+                f"{algorithm} drafts a chain unless more branches are asked for.",
+                advice="Drop one of the two, or give --speculative-eagle-topk.",
+            )
         num_steps = config.speculative_num_steps or (num_tokens - 1 if num_tokens else default.num_steps)
         return TreeShape(num_steps, 1, num_steps + 1)
     num_steps = config.speculative_num_steps or default.num_steps

@@ -47,9 +47,15 @@ class EagleDrafter(TreeDrafter):
         """Requests that outgrew the draft network's window."""
         self.pool = network.new_pool(num_slots, dtype, self.device)
         self._features: dict[str, torch.Tensor] = {}  # per request: the network's output at its last observed pair, [D]
+        self._num_observed: dict[str, int] = {}  # per request: pairs that it has seen
 
     def propose(self, batch: Batch) -> list[TokenTree]:
-        ready = [index for index, row in enumerate(batch) if row.max_draft_tokens > 0 and row.request_id in self._features]
+        # While a prompt is read in pieces the network is as far behind as the last piece is long.
+        ready = [
+            index
+            for index, row in enumerate(batch)
+            if row.max_draft_tokens > 0 and self._num_observed.get(row.request_id) == self._num_prefix(row)
+        ]
         trees = [EMPTY_TREE] * len(batch)
         if ready:
             rows = [batch[index] for index in ready]
@@ -67,6 +73,7 @@ class EagleDrafter(TreeDrafter):
             else:
                 # Past the draft network's window its guesses are worth nothing: the request goes on without a draft.
                 self.num_out_of_window += self._features.pop(row.request_id, None) is not None
+                self._num_observed.pop(row.request_id, None)
             start += row.num_new + len(tree)
         if not pieces:
             return
@@ -80,9 +87,11 @@ class EagleDrafter(TreeDrafter):
         for piece in pieces:
             end += len(piece.positions)
             self._features[piece.request_id] = output[end - 1]
+            self._num_observed[piece.request_id] = int(piece.positions[-1]) + 1
 
     def forget(self, request_id: str) -> None:
         self._features.pop(request_id, None)
+        self._num_observed.pop(request_id, None)
 
     def _num_prefix(self, row: BatchRow) -> int:
         return len(row.token_ids) - 1  # pairs of committed tokens: the last token has no feature yet

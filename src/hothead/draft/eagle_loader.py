@@ -1,55 +1,58 @@
-"""From an EAGLE checkpoint and a token map to a drafter: every mismatch is refused before a weight is read."""
+"""From an EAGLE checkpoint to a drafter: every mismatch is refused before a weight is read (`check_eagle`)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from hothead.config.engine import NONE
 from hothead.draft.context import DraftContext
 from hothead.draft.eagle import EagleDrafter
-from hothead.errors import CheckpointError, DraftError, HotMapError
+from hothead.draft.hot import load_hot_head
+from hothead.errors import CheckpointError, DraftError
 from hothead.files.json_table import read_json_table
 from hothead.models.config import ModelConfig, from_hugging_face
 from hothead.models.eagle import EagleNetwork
 from hothead.models.weights import open_weights
 from hothead.models.weights.accounting import account
-from hothead.parallel.hot_head import HotHead
-from hothead.vocab.formats.draft_folder import MAP_FILE
-from hothead.vocab.token_map import TokenMap
+from hothead.vocab.token_map import SpellingTokenizer
+
+
+def check_eagle(path: Path | None, target: ModelConfig, tokenizer: SpellingTokenizer, num_token_ids: int) -> None:
+    """Raise DraftError or CheckpointError unless a head fits the target, as far as configuration and headers tell."""
+    if path is None:
+        raise DraftError(
+            f"EAGLE needs a draft head, and none ships with hothead for {target.source}.",
+            advice="Give one with --draft FOLDER, make one with hothead train eagle, or use --algorithm NGRAM.",
+        )
+    draft = read_eagle_config(path)
+    _check_fit(draft, target, path)
+    source = open_weights(path)
+    try:
+        account(source, EagleNetwork.tensor_shapes(draft, "fc.bias" in source.names()))
+    finally:
+        source.close()
 
 
 def load_eagle(context: DraftContext) -> EagleDrafter:
-    """Raises DraftError, CheckpointError or HotMapError with the numbers that do not fit."""
-    if context.draft_path is None:
-        raise DraftError(
-            f"EAGLE needs a draft head, and none ships with hothead for {context.decoder.config.source}.",
-            advice="Give one with --draft FOLDER, make one with hothead train eagle, or use --algorithm NGRAM.",
-        )
-    target = context.decoder
-    draft_config = read_eagle_config(context.draft_path)
-    _check_fit(draft_config, target.config, context.draft_path)
-    token_map = choose_map(context)
-    source = open_weights(context.draft_path)
+    """The drafter of a head that `check_eagle` has let pass."""
+    target, path = context.decoder, context.plan.path
+    assert path is not None
+    draft_config = read_eagle_config(path)
+    max_context = min(context.context_length, draft_config.context_length)
+    source = open_weights(path)
     try:
-        account(source, EagleNetwork.tensor_shapes(draft_config, "fc.bias" in source.names()))
-        max_context = min(context.context_length, draft_config.context_length)
-        num_positions = max_context + context.shape.num_steps
+        num_positions = max_context + context.plan.shape.num_steps
         network = EagleNetwork.load(draft_config, source, target.dtype, target.device, num_positions)
     finally:
         source.close()
     return EagleDrafter(
         network,
         target.embedding,
-        load_hot_head(context, token_map),
+        load_hot_head(context, context.source, target.config),
         context.num_slots,
         max_context,
-        context.shape,
+        context.plan.shape,
         target.dtype,
-        hot_token_ids=None if token_map is None else token_map.token_ids,
+        context.hot_token_ids,
     )
 
 
@@ -70,55 +73,6 @@ def read_eagle_config(folder: Path) -> ModelConfig:
         )
     # Published heads copy the target's tying; the head in use is the target's either way.
     return from_hugging_face({**values, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}, None, str(folder))
-
-
-def choose_map(context: DraftContext) -> TokenMap | None:
-    """The map that was given, else the one beside the draft head, cut to the size asked for; None keeps the full vocabulary."""
-    config, draft_path = context.config, context.draft_path
-    if config.speculative_token_map == NONE:
-        return None
-    if config.speculative_token_map is not None:
-        token_map = TokenMap.load(config.speculative_token_map)
-    elif draft_path is not None and (draft_path / MAP_FILE).is_file():
-        token_map = TokenMap.load(draft_path / MAP_FILE)
-    elif config.hot_size is not None or config.hot_coverage is not None:
-        name = "hot_size" if config.hot_size is not None else "hot_coverage"
-        raise HotMapError(
-            f"{config.said(name)} has no map to cut: {draft_path} has no {MAP_FILE}.", advice="Give a token map with --map FILE."
-        )
-    else:
-        return None
-    token_map.validate_for(context.num_token_ids, context.decoder.config.source)
-    if token_map.tokenizer_fingerprint and token_map.tokenizer_fingerprint != context.tokenizer_fingerprint:
-        raise HotMapError(
-            f"The token map was made for another tokenizer than {context.decoder.config.source}'s.",
-            f"The map's tokenizer is {token_map.tokenizer_fingerprint[:16]}, the target's {context.tokenizer_fingerprint[:16]}.",
-            advice="Give a map that was built for this target; hothead map inspect MAP --model TARGET shows where they differ.",
-        )
-    if config.hot_size is not None:
-        return token_map.head(config.hot_size)
-    if config.hot_coverage is not None:
-        return token_map.for_coverage(config.hot_coverage)
-    return token_map
-
-
-def load_hot_head(context: DraftContext, token_map: TokenMap | None) -> HotHead:
-    """The target's head rows of the hot tokens, read from the checkpoint by token id; of all real tokens without a map."""
-    target, source = context.decoder, context.source
-    name = "model.embed_tokens.weight" if target.config.tie_word_embeddings else "lm_head.weight"
-    placement = context.config.hot_placement
-
-    def read_rows(token_ids: NDArray[np.int64]) -> torch.Tensor:
-        return source.read(name, rows=token_ids, dtype=target.dtype).to(target.device)
-
-    return HotHead.build(
-        read_rows,
-        np.arange(context.num_token_ids, dtype=np.int64) if token_map is None else token_map.token_ids,
-        target.group,
-        "balanced" if placement == "auto" else placement,
-        target.config.vocab_size,
-        context.config.hot_head_dtype,
-    )
 
 
 def _check_fit(draft: ModelConfig, target: ModelConfig, folder: Path) -> None:

@@ -116,5 +116,15 @@ class TreeDrafter(ABC):
         candidates = self.hot_head.candidates(
             features, self.shape.topk, inverse_temperature=inverse_temperatures(choices, self.device), noise=draft_noise(choices)
         )
+        if not self.hot_head.group.is_alike:
+            candidates = self._agreed(candidates)
         self.head_s += time.perf_counter() - start
         return candidates
+
+    def _agreed(self, candidates: Candidates) -> Candidates:
+        """Rank 0's candidates on every rank. Unlike machines may differ in the last bit, and ranks that grow different trees, or stop at
+        different levels, would wait for each other in different collectives."""
+        packed = torch.cat([candidates.log_probs.view(torch.int32), candidates.token_ids.int()], 1)
+        self.hot_head.group.broadcast(packed)
+        num_candidates = candidates.token_ids.shape[1]
+        return Candidates(packed[:, :num_candidates].contiguous().view(torch.float32), packed[:, num_candidates:].long())

@@ -9,14 +9,16 @@ from pathlib import Path
 import torch
 
 from hothead.config.engine import NONE, EngineConfig
-from hothead.draft.catalog import DRAFTERS, resolve_algorithm, resolve_shape
-from hothead.draft.context import DraftContext
+from hothead.draft.catalog import DRAFTERS
+from hothead.draft.context import DraftContext, DraftPlan
+from hothead.draft.eagle_loader import read_eagle_config
 from hothead.engine.core import EngineCore
 from hothead.engine.kv_cache import KVCache
 from hothead.engine.memory import cache_slots
 from hothead.engine.scheduler import Scheduler
 from hothead.engine.target import Target
 from hothead.errors import ModelNotFoundError, OptionError
+from hothead.models.attention import KVPool
 from hothead.models.catalog import resolve_model
 from hothead.models.config import ModelConfig
 from hothead.models.config_files import load_config
@@ -35,9 +37,8 @@ class CorePlan:
 
     config: EngineConfig
     model_path: Path
-    draft_path: Path | None
+    draft: DraftPlan
     num_token_ids: int
-    tokenizer_fingerprint: str
     eos_token_ids: frozenset[int]
 
 
@@ -88,18 +89,15 @@ def build_core(plan: CorePlan, group: RankGroup) -> EngineCore:
     model = load_config(plan.model_path)
     device = resolve_device(config)
     dtype = resolve_dtype(config, model)
-    algorithm = resolve_algorithm(config, plan.draft_path is not None)
-    shape = resolve_shape(config, algorithm)
+    shape = plan.draft.shape
     context_length = config.context_length or model.context_length
     source = open_weights(plan.model_path)
     try:
         account(source, model.tensor_shapes(), has_tied_head=model.tie_word_embeddings)
         decoder = Decoder.load(model, source, group, dtype, device, context_length)
-        num_slots = _agreed(group, cache_slots(config, decoder, context_length, shape), device)
-        context = DraftContext(
-            config, shape, decoder, source, plan.draft_path, num_slots, context_length, plan.num_token_ids, plan.tokenizer_fingerprint
-        )
-        drafter = DRAFTERS[algorithm](context)
+        num_slots = _least(group, cache_slots(config, decoder, context_length, shape, _draft_bytes_per_slot(plan.draft, decoder)), device)
+        context = DraftContext(config, plan.draft, decoder, source, num_slots, context_length, plan.num_token_ids)
+        drafter = DRAFTERS[plan.draft.algorithm](context)
     finally:
         source.close()
     pool = decoder.new_pool(num_slots)
@@ -117,6 +115,14 @@ def build_core(plan: CorePlan, group: RankGroup) -> EngineCore:
     return EngineCore(scheduler, drafter, Target(decoder, pool), cache, group)
 
 
-def _agreed(group: RankGroup, value: int, device: torch.device) -> int:
-    """Rank 0's number on every rank."""
-    return int(group.broadcast(torch.tensor([value], dtype=torch.int64, device=device)))
+def _draft_bytes_per_slot(draft: DraftPlan, target: Decoder) -> int:
+    """Of the drafter's own keys and values on this rank: all heads, since small networks may run whole on each rank."""
+    if draft.path is None:
+        return 0
+    network = load_config(draft.path) if draft.algorithm == "STANDALONE" else read_eagle_config(draft.path)
+    return KVPool.bytes_per_slot(network.num_layers, network.num_kv_heads, network.head_dim, target.dtype)
+
+
+def _least(group: RankGroup, value: int, device: torch.device) -> int:
+    """The smallest number of all ranks, on every rank."""
+    return int(group.all_gather(torch.tensor([value], dtype=torch.int64, device=device)).min())

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hothead.config.engine import EngineConfig
 from hothead.config.sampling import SamplingParams
-from hothead.draft.standalone_loader import check_same_tokenizer
+from hothead.draft.plan import plan_draft
 from hothead.engine.build import CorePlan, build_core, check_launch, resolve_device, resolve_draft_path
 from hothead.engine.core import EngineCore, StepResult
 from hothead.engine.ranks import Ranks, join_ranks
@@ -56,17 +56,10 @@ class Engine:
         model = load_config(files.path)
         check_launch(self.config, model)
         self.tokenizer = Tokenizer.load(files.path)
-        draft_path = resolve_draft_path(self.config, shipped_draft(files.name))
-        if self.config.speculative_algorithm == "STANDALONE" and draft_path is not None:
-            check_same_tokenizer(self.tokenizer, draft_path)
-        plan = CorePlan(
-            self.config,
-            files.path,
-            draft_path,
-            min(self.tokenizer.vocab_size, model.vocab_size),
-            self.tokenizer.fingerprint,
-            frozenset(model.eos_token_ids),
-        )
+        num_token_ids = min(self.tokenizer.vocab_size, model.vocab_size)
+        draft_path = resolve_draft_path(self.config, shipped_draft(files.catalog_name))
+        draft = plan_draft(self.config, model, self.tokenizer, num_token_ids, draft_path)
+        plan = CorePlan(self.config, files.path, draft, num_token_ids, frozenset(model.eos_token_ids))
         self._live: dict[str, _LiveRequest] = {}
         self._finished: dict[str, Completion] = {}
         self._commands: list[_Command] = []
@@ -115,7 +108,10 @@ class Engine:
         runs.
         """
         each = [sampling or SamplingParams()] * len(prompts) if not isinstance(sampling, Sequence) else list(sampling)
-        assert len(each) == len(prompts), (len(each), len(prompts))
+        if len(each) != len(prompts):
+            raise PromptError(
+                f"{len(each)} sampling parameters were given for {len(prompts)} prompts.", advice="Give one for each, or one for all."
+            )
         token_ids = [self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
         for prompt in token_ids:
             self._check_prompt(prompt)
@@ -128,6 +124,7 @@ class Engine:
         except BaseException:
             for request_id in request_ids:
                 self._live.pop(request_id, None)
+                self._finished.pop(request_id, None)
                 self._commands.append(_Command("finish", request_id))
             raise
         return [self._finished.pop(request_id) for request_id in request_ids]
@@ -136,8 +133,12 @@ class Engine:
         """Queue a request -> its id. Raises PromptError if the prompt is empty or leaves no room for a new token."""
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         self._check_prompt(token_ids)
-        request_id = request_id or next(self._names)
-        assert request_id not in self._live, request_id
+        if request_id is None:
+            request_id = next(name for name in self._names if name not in self._live and name not in self._finished)
+        elif request_id in self._live or request_id in self._finished:
+            raise PromptError(
+                f"There is a request {request_id!r} already.", advice="Give each request its own id, and take finished ones with `take`."
+            )
         sampling = sampling or SamplingParams()
         # The seed is drawn here, once: a preempted request and every rank go on with the same noise.
         seeded = dataclasses.replace(sampling, seed=resolve_seed(sampling, request_id))
@@ -165,7 +166,10 @@ class Engine:
         return [] if result is None else self._publish(result)
 
     def take(self, request_id: str) -> Completion:
-        """The completion of a request that has finished; it is forgotten here."""
+        """The completion of a request that has finished; it is forgotten here. Raises PromptError for any other."""
+        if request_id not in self._finished:
+            state = "has not finished" if request_id in self._live else "is not known, or was taken before"
+            raise PromptError(f"The request {request_id!r} {state}.", advice="Take a request once, after a step gave its finish_reason.")
         return self._finished.pop(request_id)
 
     def abort(self, request_id: str) -> None:

@@ -32,12 +32,13 @@ class KVCache:
 
     def reserve(self, request_id: str, num_tokens: int) -> bool:
         """Make room for positions 0..num_tokens-1. False, and nothing changed, when there are too few free blocks."""
-        blocks = self._blocks.setdefault(request_id, [])
+        blocks = self._blocks.get(request_id, [])
         num_missing = self.blocks_for(num_tokens) - len(blocks)
         if num_missing > len(self._free):
             return False
         if num_missing > 0:
-            blocks.extend(heapq.heappop(self._free) for _ in range(num_missing))
+            blocks = [*blocks, *(heapq.heappop(self._free) for _ in range(num_missing))]
+            self._blocks[request_id] = blocks
             firsts = np.asarray(blocks, np.int64) * self.block_size
             self._slots[request_id] = (firsts[:, None] + np.arange(self.block_size)).reshape(-1)
         return True

@@ -17,18 +17,25 @@ MEMORY_SHARE = 0.4
 """Share of the memory that is free once the weights are loaded; the rest is for activations and for everybody else."""
 
 
-def cache_slots(config: EngineConfig, decoder: Decoder, context_length: int, shape: TreeShape) -> int:
+def cache_slots(config: EngineConfig, decoder: Decoder, context_length: int, shape: TreeShape, draft_bytes_per_slot: int) -> int:
     """Slots, a multiple of the block size: as asked, else what all concurrent requests could need at most, else what memory allows.
 
-    Raises OptionError when not even one block fits.
+    draft_bytes_per_slot: of the drafter's own keys and values, which lie at the same slots. Raises OptionError when there is no room for a
+    single request.
     """
+    num_scratch = shape.num_steps * shape.topk + shape.num_draft_tokens
     if config.max_total_tokens is not None:
+        num_least = -(-(num_scratch + 2) // config.block_size) * config.block_size
+        if config.max_total_tokens < num_least:
+            raise OptionError(
+                f"{config.said('max_total_tokens')} leaves no room for a request: a draft takes up to {num_scratch} slots, in blocks of "
+                f"{config.block_size}.",
+                advice=f"Give at least {num_least}, or a smaller tree.",
+            )
         return config.max_total_tokens // config.block_size * config.block_size
-    num_wanted = config.max_concurrency * (context_length + shape.num_steps * shape.topk + shape.num_draft_tokens + config.block_size)
-    # One layer more than the target's: the drafter keeps its own keys and values at the same slots.
-    bytes_per_slot = KVPool.bytes_per_slot(
-        decoder.config.num_layers + 1, decoder.num_local_kv_heads, decoder.config.head_dim, decoder.dtype
-    )
+    num_wanted = config.max_concurrency * (context_length + num_scratch + config.block_size)
+    own = KVPool.bytes_per_slot(decoder.config.num_layers, decoder.num_local_kv_heads, decoder.config.head_dim, decoder.dtype)
+    bytes_per_slot = own + draft_bytes_per_slot
     num_local_ranks = decoder.group.size if decoder.device.type == "cpu" else 1
     available_bytes = int(free_bytes(decoder.device) * MEMORY_SHARE) // num_local_ranks
     num_slots = min(num_wanted, available_bytes // bytes_per_slot) // config.block_size * config.block_size

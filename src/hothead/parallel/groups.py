@@ -30,6 +30,8 @@ class RankGroup(Protocol):
     size: int
     num_collectives: int
     num_bytes: int
+    is_alike: bool
+    """Whether all ranks compute the same bits from the same inputs: one host, one build, the same number of threads."""
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over ranks, in place, also returned; the same bits on every rank."""
@@ -55,6 +57,7 @@ class SingleRank:
     size = 1
     num_collectives = 0
     num_bytes = 0
+    is_alike = True
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
@@ -74,6 +77,8 @@ class ProcessGroupRanks:
 
     Raises RankError when a collective fails, as it does when another rank died.
     """
+
+    is_alike = False
 
     def __init__(self, process_group: dist.ProcessGroup | None = None) -> None:
         self.rank = dist.get_rank(process_group)

@@ -35,6 +35,8 @@ _YIELD_S = 3e-3
 """Giving way for this long before sleeping: a rank that sleeps wakes late, and would send the rank that waits for it to sleep in turn."""
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 50e-6, 5e-3
 _LIFE_CHECK_S = 0.2
+_MAX_VIEWS = 256
+"""Sizes whose views are kept; a step has a dozen, messages can have any."""
 
 
 class Channel:
@@ -78,6 +80,8 @@ class Channel:
     def _views_of(self, dtype: torch.dtype, numel: int) -> list[list[torch.Tensor]]:
         if (dtype, numel) not in self._views:
             num_bytes = numel * dtype.itemsize
+            if len(self._views) >= _MAX_VIEWS:
+                self._views.clear()
             self._views[dtype, numel] = [[buffer[:num_bytes].view(dtype) for buffer in buffers] for buffers in self._buffers]
         return self._views[dtype, numel]
 
@@ -115,6 +119,8 @@ class Channel:
 
 class SharedMemoryRanks:
     """A RankGroup over a channel; parts that do not fit a buffer take the plain group."""
+
+    is_alike = True
 
     def __init__(self, plain: RankGroup, channel: Channel) -> None:
         self.rank, self.size = plain.rank, plain.size

@@ -63,6 +63,8 @@ class FakeEngine:
         self.config = config
         self.tokenizer = FakeTokenizer()
         self.is_closed = False
+        self.prompts: list[str] = []
+        self.num_steps = 0
         FakeEngine.made.append(self)
 
     def __enter__(self) -> FakeEngine:
@@ -70,6 +72,24 @@ class FakeEngine:
 
     def __exit__(self, *_: object) -> None:
         self.is_closed = True
+
+    def add(self, prompt: Sequence[int], sampling: SamplingParams) -> str:
+        self.sampling = sampling
+        self.prompts.append("".join(map(chr, prompt)))
+        return f"request-{len(self.prompts) - 1}"
+
+    def step(self) -> list[StepOutput]:
+        """The last prompt that waits is done first, one a step."""
+        if self.fail_with is not None and self.num_steps >= 1:
+            raise self.fail_with
+        self.num_steps += 1
+        number = len(self.prompts) - self.num_steps
+        text = self.prompts[number]
+        return [StepOutput(f"request-{number}", (0, 0), text, "stop")]
+
+    def take(self, request_id: str) -> FakeCompletion:
+        text = self.prompts[int(request_id.removeprefix("request-"))]
+        return FakeCompletion(text, tuple(range(len(text))), "stop", stats_of(len(text)))
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingParams, on_output: Callable[[StepOutput], None] | None = None

@@ -64,3 +64,14 @@ def test_more_tokens_than_the_tree_holds_are_refused_whoever_chose_the_rest() ->
 
 def test_every_drafter_has_a_default_shape() -> None:
     assert set(DRAFTERS) == set(DEFAULT_SHAPES)
+
+
+def test_a_chain_and_more_tokens_than_it_has_contradict_each_other() -> None:
+    with pytest.raises(OptionError, match="NGRAM drafts a chain unless more branches are asked for"):
+        resolve_shape(EngineConfig(speculative_algorithm="NGRAM", speculative_num_steps=4, speculative_num_draft_tokens=9), "NGRAM")
+
+
+@pytest.mark.parametrize("options", [{"hot_placement": "owner"}, {"hot_head_dtype": "int8"}])
+def test_options_of_a_head_are_refused_where_there_is_none(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="has no head to cut"):
+        resolve_algorithm(EngineConfig(**options), has_draft_head=False)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from hothead.bench.map_size import Drafting, SizeRow
     from hothead.bench.run_figures import RunFigures
+    from hothead.models.catalog import ModelFiles
     from hothead.models.config import ModelConfig
     from hothead.models.tokenizer import Tokenizer
     from hothead.vocab.token_map import TokenMap
@@ -61,7 +62,7 @@ def size(ctx: click.Context, file: Path | None) -> None:
 
     model = resolve_model(corpus_config.model_path, corpus_config.cache_dir)
     model_config, tokenizer = load_config(model.path), Tokenizer.load(model.path)
-    map_path = file or _shipped_map(model.name)
+    map_path = file or _shipped_map(model)
     token_map = TokenMap.load(map_path)
     token_map.check_tokenizer(tokenizer, f"token map '{map_path.name}'")
     token_map.validate_for(tokenizer.vocab_size, model.name, f"token map '{map_path.name}'")
@@ -88,12 +89,12 @@ def size(ctx: click.Context, file: Path | None) -> None:
     click.echo(json.dumps(answer, ensure_ascii=False, indent=2) if config.json else _as_text(answer, rows, chosen, vocab_size))
 
 
-def _shipped_map(name: str) -> Path:
+def _shipped_map(model: ModelFiles) -> Path:
     from hothead.models.catalog import shipped_draft
 
-    folder = shipped_draft(name)
+    folder = shipped_draft(model.catalog_name)
     if folder is None:
-        raise OptionError(f"No token map ships for {name}.", advice="Give one: hothead map size MAP --model ...")
+        raise OptionError(f"No token map ships for {model.name}.", advice="Give one: hothead map size MAP --model ...")
     return folder / "token_map.safetensors"
 
 
