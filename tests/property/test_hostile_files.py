@@ -35,12 +35,21 @@ def _samples(folder: Path) -> dict[str, bytes]:
             samples[name] = path.read_bytes()
     for name, content in {
         "torch dict": {"d2t": torch.tensor([3, 6, 28, 37]), "t2d": torch.ones(4, dtype=torch.bool)},
+        "torch checkpoint": _checkpoint(),
         "torch tensor": torch.arange(9),
     }.items():
         torch.save(content, folder / name)
         samples[name] = (folder / name).read_bytes()
     torch.save([5, 4, 3], folder / "old", _use_new_zipfile_serialization=False)
     return samples | {"torch before 1.6": (folder / "old").read_bytes()}
+
+
+def _checkpoint() -> dict[str, torch.Tensor]:
+    """A state_dict, with its attributes, of bf16 weights and the two tables."""
+    head = torch.nn.Linear(3, 4, dtype=torch.bfloat16)
+    head.register_buffer("d2t", torch.tensor([3, 6, 28, 37]))
+    head.register_buffer("t2d", torch.isin(torch.arange(50), torch.tensor([3, 7, 30, 40])))
+    return head.state_dict()
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +98,26 @@ def test_damaged_files_of_every_format(samples: dict[str, bytes], tmp_path: Path
     path = tmp_path / "map"
     path.write_bytes(content)
     load_or_refuse(path, TokenMap.load, HotMapError)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=2000)
+@given(data=st.data())
+def test_damaged_folders_of_draft_models(samples: dict[str, bytes], tmp_path: Path, data: st.DataObject) -> None:
+    files = {
+        "model.safetensors": samples["eagle3"],
+        "d2t.npy": samples["numpy/d2t.npy"],
+        "t2d.npy": samples["numpy/t2d.npy"],
+        "pytorch_model.bin": samples["torch checkpoint"],
+        "model.safetensors.index.json": b'{"weight_map": {"d2t": "shard.safetensors", "t2d": "shard.safetensors"}}',
+        "shard.safetensors": samples["eagle3"],
+        "config.json": b'{"draft_vocab_size": 4, "vocab_size": 50, "transformer_layer_config": {"vocab_size": 50}}',
+    }
+    for name, content in files.items():
+        (tmp_path / name).unlink(missing_ok=True)
+        if data.draw(st.booleans(), name):
+            damage = data.draw(damages()) if data.draw(st.booleans()) else bytes
+            (tmp_path / name).write_bytes(damage(content))
+    load_or_refuse(tmp_path, TokenMap.load, HotMapError)
 
 
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=2000)

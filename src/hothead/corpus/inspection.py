@@ -11,7 +11,7 @@ from hothead.errors import HotMapError
 from hothead.models.required import required_token_ids
 from hothead.models.tokenizer import Tokenizer
 from hothead.parallel.partition import PLACEMENTS, hot_indices_of_rank
-from hothead.vocab.coverage import hit_rates, usual_sizes
+from hothead.vocab.coverage import usual_sizes
 from hothead.vocab.token_map import TokenMap
 
 _IMBALANCE = 1.25
@@ -40,7 +40,7 @@ def describe_map(
         "lowest_token_id": int(token_ids.min()),
         "highest_token_id": int(token_ids.max()),
         "num_fillers": token_map.num_fillers,
-        "num_counted": None if token_map.counts is None else int(token_map.counts.sum()),
+        "num_counted": None if token_map.counts is None else sum(token_map.counts.tolist()),
         "fingerprint": token_map.fingerprint,
         "tokenizer_fingerprint": token_map.tokenizer_fingerprint or None,
         "provenance": dict(token_map.provenance),
@@ -55,10 +55,8 @@ def describe_map(
 def _coverage(token_map: TokenMap) -> dict[int, float]:
     if token_map.counts is None or not token_map.counts.any():
         return {}
-    counts = np.zeros(int(token_map.token_ids.max()) + 1, np.int64)
-    counts[token_map.token_ids] = token_map.counts
-    sizes = usual_sizes(len(token_map))
-    return dict(zip(sizes, hit_rates(token_map, counts, sizes), strict=True))
+    covered = np.cumsum(token_map.counts, dtype=np.float64)
+    return {size: float(covered[size - 1] / covered[-1]) for size in usual_sizes(len(token_map))}
 
 
 def _rows(token_map: TokenMap, vocab_size: int, tp_sizes: Sequence[int]) -> list[dict[str, Any]]:

@@ -284,6 +284,8 @@ def test_formats_with_a_mask_need_the_vocabulary(tmp_path: Path) -> None:
     for name in ("eagle3", "numpy"):
         with pytest.raises(HotMapError, match="--vocab-size"):
             TokenMap(np.array([3, 1])).save(tmp_path / "x", name)
+        with pytest.raises(HotMapError, match="one entry for each of the 1000000000000 tokens"):
+            TokenMap(np.array([3, 1]), None, 10**12).save(tmp_path / "x", name)
     assert not list(tmp_path.iterdir())
 
 

@@ -139,6 +139,12 @@ def write_stored_map(stored: StoredMap, path: Path, format_name: str | None = No
             f"the format {chosen.name} has one entry for every token of the vocabulary, and the map does not say how many there are.",
             advice="Say it: --vocab-size V (the number of rows of the target's head).",
         )
+    if chosen.needs_vocab_size and _size(stored) > MAX_FILE_BYTES:
+        raise HotMapError(
+            f"the format {chosen.name} has one entry for each of the {_size(stored)} tokens of the map's vocabulary, and at most "
+            f"{MAX_FILE_BYTES} are written.",
+            advice="Build the map again: no tokenizer has so many tokens.",
+        )
     if chosen.name == "numpy" and path.suffix == ".npy":
         raise OutputError(f"the format numpy is two files, and '{path.name}' is the name of one.", advice="Give the name of a folder.")
     write_all_whole(chosen.write(stored, path))
