@@ -148,7 +148,7 @@ def test_a_prompt_past_the_context_window_is_refused_with_the_numbers(generate: 
     ("token_ids", "expected"),
     [
         (np.asarray([5, 6, 100000], np.int64), "100000"),
-        (np.asarray([5, 6, 5], np.int64), "5"),
+        (np.asarray([5, 6, 5], np.int64), "token id 5 occurs twice"),
         (np.asarray([5, -1], np.int64), "-1"),
         (np.asarray([5.0, 6.0], np.float32), "float"),
         (np.asarray([[5, 6]], np.int64), "shape [1, 2]"),

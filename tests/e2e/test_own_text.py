@@ -32,6 +32,7 @@ def rows_of(path: Path) -> list[dict[str, list[int]]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.case(18)
 def test_responses_are_counted_and_kept(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["map", "build", "--model", str(model), "--self", "5", "--max-tokens", "12", "-o", str(tmp_path / "map.safetensors")]
     arguments += ["--counts-output", str(tmp_path / "counts")]

@@ -46,6 +46,7 @@ def save(folder: Path, values: Any, **fields: Any) -> str:
     return str(path)
 
 
+@pytest.mark.case(12, 29, 31)
 @pytest.mark.parametrize("tp_size", [1, 2])
 @pytest.mark.parametrize(
     ("ids", "fields", "options", "said"),

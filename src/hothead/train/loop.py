@@ -215,7 +215,10 @@ def _learning_rate(config: TrainEagleConfig, progress: Progress) -> float:
 
 def _run_key(config: TrainEagleConfig, training: ExampleSource, held_out: ExampleSource) -> str:
     """What must stay the same when a run goes on. Budget and intervals may change."""
-    fixed = ("num_unrolled", "batch_tokens", "seed", "hard_label_share", "feature_weight", "depth_decay")
+    fixed = (
+        *("num_unrolled", "batch_tokens", "seed", "hard_label_share", "feature_weight", "depth_decay"),
+        *("learning_rate", "warmup_steps", "weight_decay", "max_gradient_norm", "dtype"),
+    )
     content = {name: getattr(config, name) for name in fixed}
     content["target"] = training.target_fingerprint
     content["training"] = fingerprint(training.documents)

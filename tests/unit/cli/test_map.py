@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.unit.cli.conftest import CommandLine
 
 
+@pytest.mark.case(4)
 def test_inspect_says_what_a_map_holds(hothead: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "map.safetensors"
     token_map = TokenMap(np.array([5, 2, 9]), np.array([30, 20, 0]), 10, 1, {"corpus": "letters"}, "abc")

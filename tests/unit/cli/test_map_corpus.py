@@ -62,6 +62,7 @@ def test_all_of_a_chat_counts_when_asked_for(hothead: CommandLine, tmp_path: Pat
     assert Tokenizer.load(model).encode("3")[0] in TokenMap.load(path).token_ids
 
 
+@pytest.mark.case(13, 14)
 def test_an_exact_size_is_filled_and_said(hothead: CommandLine, tmp_path: Path, model: str, chats: str) -> None:
     path = tmp_path / "map.safetensors"
     done = hothead("map", "build", "--model", model, "--corpus", chats, "--size", "200", "-o", str(path))
@@ -98,6 +99,7 @@ def test_counts_are_merged_by_weight_and_ranked(hothead: CommandLine, tmp_path: 
     assert (done.code, done.err.splitlines()[0]) == (2, "OptionError: --weights has 1 numbers for 2 files.")
 
 
+@pytest.mark.case(17)
 def test_coverage_by_domain_and_of_two_maps(hothead: CommandLine, tmp_path: Path, model: str, chats: str) -> None:
     small, large = tmp_path / "small.safetensors", tmp_path / "large.safetensors"
     for path, size in ((small, "12"), (large, "60")):
@@ -149,6 +151,7 @@ def test_what_cannot_be(hothead: CommandLine, tmp_path: Path, model: str, chats:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.case(12, 15)
 def test_a_map_of_another_tokenizer_is_refused_with_the_first_difference(
     hothead: CommandLine, tmp_path: Path, model: str, chats: str
 ) -> None:

@@ -47,6 +47,7 @@ def test_an_assumed_drafter(hothead: CommandLine, model: Path, token_map: Path, 
     assert "tokens/s = tokens per step / (step without head + head)" in text
 
 
+@pytest.mark.case(17)
 def test_the_full_head_can_be_best(hothead: CommandLine, model: Path, token_map: Path, tmp_path: Path) -> None:
     vocab_size = Tokenizer.load(model).vocab_size
     times, corpus = tmp_path / "times.csv", tmp_path / "text.txt"

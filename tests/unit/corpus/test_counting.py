@@ -83,6 +83,7 @@ def test_a_full_counter_is_emptied(model: Path, corpus: list[str], monkeypatch: 
     assert (counted(model, corpus, num_workers=0).total.counts == plain_counts(model, corpus)).all()
 
 
+@pytest.mark.case(15)
 def test_the_fingerprint_is_of_the_content(model: Path, corpus: list[str]) -> None:
     first = counted(model, corpus, num_workers=0)
     assert counted(model, corpus, num_workers=2).fingerprint == first.fingerprint
@@ -135,6 +136,7 @@ def test_a_killed_run_goes_on(model: Path, corpus: list[str], tmp_path: Path, so
     assert (result.total.counts == plain_counts(model, corpus)).all()
 
 
+@pytest.mark.case(15)
 def test_a_checkpoint_of_another_run_is_refused(model: Path, corpus: list[str], tmp_path: Path) -> None:
     checkpoint = tmp_path / "state"
 

@@ -250,6 +250,7 @@ def test_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         resolve_model(str(model / "model.safetensors"))
 
 
+@pytest.mark.case(30)
 @pytest.mark.parametrize(
     "name", ["./lama-3b", "{folder}/lama-3b", "models/lama-3b", "lama-3b.gguf", "models/lama-3b/deep/er", "~/no/such/model", "other\\model"]
 )

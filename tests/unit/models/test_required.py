@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from tests.support.tiny import CHAT_TEMPLATE, make_model, make_tokenizer
 from tokenizers import AddedToken
 
@@ -12,6 +13,7 @@ from hothead.models.required import required_token_ids
 from hothead.models.tokenizer import Tokenizer
 
 
+@pytest.mark.case(13)
 def test_every_end_token_of_the_model(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2, 7]}))
@@ -27,6 +29,7 @@ def test_an_end_token_past_the_tokenizer_stays_out(tmp_path: Path) -> None:
     assert size not in required_token_ids(Tokenizer.load(folder))
 
 
+@pytest.mark.case(13)
 def test_tool_tokens_and_pieced_together_ones() -> None:
     backend = make_tokenizer()
     backend.add_tokens(["<tool_call>", "</tool_call>"])

@@ -108,6 +108,7 @@ def test_only_the_rows_of_the_map_are_read_by_token_id() -> None:
     assert asked == hot_ids(9).tolist()
 
 
+@pytest.mark.case(4)
 def test_rows_that_cluster_on_one_shard_are_dealt_evenly() -> None:
     # like a published map: 97 % of 47,149 ids in the lower half of the vocabulary
     token_ids = np.concatenate([np.arange(45734), np.arange(64128, 64128 + 47149 - 45734)])

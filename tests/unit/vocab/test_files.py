@@ -49,6 +49,7 @@ def test_a_header_length_that_looks_like_a_pickle(tmp_path: Path) -> None:
     raise AssertionError("no such length")
 
 
+@pytest.mark.case(16)
 def test_one_ranked_file_serves_every_size(tmp_path: Path) -> None:
     example().save(tmp_path / "map.safetensors")
     loaded = TokenMap.load(tmp_path / "map.safetensors")
@@ -95,6 +96,7 @@ class Hostile:
         return os.system, ("touch run.txt",)
 
 
+@pytest.mark.case(29)
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -135,6 +135,7 @@ def test_a_file_without_order_says_so(tmp_path: Path) -> None:
         assert TokenMap.load(tmp_path / "x").token_ids.tolist() == IDS.tolist()
 
 
+@pytest.mark.case(6)
 def test_two_readings_are_both_shown_and_one_can_be_chosen(tmp_path: Path) -> None:
     path = tmp_path / "x"
     safetensors.numpy.save_file({"d2t": np.array([3, 9, 12])}, path)
@@ -151,6 +152,7 @@ def test_two_readings_are_both_shown_and_one_can_be_chosen(tmp_path: Path) -> No
         assert TokenMap.load(path, vocab_size=13).token_ids.tolist() == [3, 9, 12]
 
 
+@pytest.mark.case(6, 7)
 def test_a_table_that_was_never_filled_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     safetensors.numpy.save_file({"d2t": np.zeros(32, np.int64)}, path)
@@ -214,6 +216,7 @@ def test_text_that_is_no_map(tmp_path: Path, content: str, said: str) -> None:
         TokenMap.load(tmp_path / "x.txt")
 
 
+@pytest.mark.case(29)
 @pytest.mark.parametrize(
     ("values", "said"),
     [

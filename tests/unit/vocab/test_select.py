@@ -31,12 +31,14 @@ def test_always_in_ids_survive_every_prefix_that_can_hold_them() -> None:
         assert ranked.head(size).is_hot([0, 5, 7]).all()
 
 
+@pytest.mark.case(14)
 def test_a_corpus_with_few_distinct_tokens_is_filled_to_the_exact_size() -> None:
     ranked = TokenMap.ranked(np.bincount([3, 3, 9], minlength=100), [9], 50, 100)
     assert (len(ranked), ranked.num_fillers) == (50, 48)
     assert ranked.token_ids.tolist() == [9, 3, 0, 1, 2, *range(4, 9), *range(10, 50)]
 
 
+@pytest.mark.case(11)
 def test_padded_rows_of_the_head_never_get_in() -> None:
     ranked = TokenMap.ranked(np.array([1, 2, 0, 0]), [0], 3, 3)  # four head rows, three token ids
     assert ranked.token_ids.tolist() == [0, 1, 2]

@@ -1,0 +1,42 @@
+"""What went wrong for people elsewhere, kind by kind: each has a test of ours, which says so with the marker `case`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+
+CASES = {
+    4: "nearly all hot rows on one of two ranks, since frequent ids have low numbers",
+    5: "a hot size that ranks do not divide: shapes differed, or padding was chosen",
+    6: "offsets (d2t) read as token ids, or the other way round; a table of zeros",
+    7: "a reduced draft vocabulary without a map: the first ids were assumed",
+    11: "rows of the head behind the tokenizer's last token counted as tokens",
+    12: "'vocabulary mismatch' and no word about where",
+    13: "one id too many, a duplicate, one of several end tokens, no chat or tool tokens",
+    14: "a corpus with fewer different tokens than the size that was asked for",
+    15: "a map used with another tokenizer, another corpus or another head than it was made for",
+    16: "a new file for every size",
+    17: "a map of the wrong text, or where the head is cheap: slower, and nothing said so",
+    18: "web text instead of what the model itself writes",
+    29: "2-D, float, negative, boolean or repeated ids taken as they came",
+    30: "a mistyped path became a download",
+    31: "the map read only after both models were loaded",
+}
+
+
+def marked_rows() -> set[int]:
+    """Numbers in `@pytest.mark.case(...)` over all tests."""
+    rows: set[int] = set()
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                for mark in node.decorator_list:
+                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.case":
+                        rows |= {ast.literal_eval(argument) for argument in mark.args}
+    return rows
+
+
+def test_every_case_has_a_test() -> None:
+    assert marked_rows() == CASES.keys()
