@@ -1,0 +1,117 @@
+"""One process against two on one machine: tokens per second of the default model, and what collectives cost.
+
+    python benchmarks/ranks.py --questions spec_bench.jsonl -o benchmarks/results/DATE-ranks.md
+
+tp 1 with two threads against tp 2 with one thread each, bf16, greedy, one request at a time, the sides in turns prompt by prompt; tp 2 also
+with torch.distributed for every collective.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hothead
+from hothead import Engine, EngineConfig, SamplingParams
+from hothead.engine.responses import prompt_token_ids
+
+FIRST, LAST = 81, 120
+NUM_NEW_TOKENS = 128
+PLAIN: dict[str, Any] = {"speculative_draft_model_path": "none"}
+SIDES: dict[str, dict[str, Any]] = {
+    "tp 1, plain": {"num_threads": 2, **PLAIN},
+    "tp 2, plain": {"tp_size": 2, "num_threads": 1, **PLAIN},
+    "tp 2, plain, torch.distributed": {"tp_size": 2, "num_threads": 1, "collectives": "torch", **PLAIN},
+    "tp 1, EAGLE + map": {"num_threads": 2},
+    "tp 2, EAGLE + map, balanced": {"tp_size": 2, "num_threads": 1, "hot_placement": "balanced"},
+    "tp 2, EAGLE + map, replicated": {"tp_size": 2, "num_threads": 1, "hot_placement": "replicated"},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=Path, required=True)
+    parser.add_argument("--num-prompts", type=int, default=20)
+    parser.add_argument("-o", "--output", type=Path)
+    arguments = parser.parse_args()
+    rows = [json.loads(line) for line in arguments.questions.read_text(encoding="utf-8").splitlines()]
+    questions = [row["turns"][0] for row in rows if FIRST <= row["question_id"] <= LAST][: arguments.num_prompts]
+    engines = {
+        name: Engine(EngineConfig(dtype="bf16", max_concurrency=1, context_length=2048, **options)) for name, options in SIDES.items()
+    }
+    speeds: dict[str, list[float]] = {name: [] for name in SIDES}
+    totals = {name: [0, 0, 0] for name in SIDES}  # tokens, steps, collectives
+    sampling = SamplingParams(max_tokens=NUM_NEW_TOKENS, ignore_eos=True)
+    for is_warm, question in [(False, questions[0]), *((True, one) for one in questions)]:
+        for name, engine in engines.items():
+            prompt = prompt_token_ids(engine.tokenizer, question)
+            start = time.perf_counter()
+            (completion,) = engine.generate([prompt], sampling)
+            if is_warm:
+                speeds[name].append(NUM_NEW_TOKENS / (time.perf_counter() - start))
+                stats = completion.stats
+                totals[name] = [
+                    a + b for a, b in zip(totals[name], (stats.num_emitted, stats.num_steps, stats.num_collectives), strict=True)
+                ]
+    for engine in engines.values():
+        engine.close()
+
+    def ratio(side: str, other: str) -> float:
+        return statistics.median(a / b for a, b in zip(speeds[side], speeds[other], strict=True))
+
+    figures = {
+        "date": datetime.date.today().isoformat(),
+        "versions": f"hothead {hothead.__version__}, torch {torch.__version__}",
+        "num_prompts": len(questions),
+        "sides": {
+            name: {
+                "tokens_per_s": statistics.median(speeds[name]),
+                "tokens_per_step": totals[name][0] / totals[name][1],
+                "collectives_per_step": totals[name][2] / totals[name][1],
+            }
+            for name in SIDES
+        },
+        "ratios": {
+            f"{side} / {other}": ratio(side, other)
+            for side, other in (
+                ("tp 2, plain", "tp 1, plain"),
+                ("tp 2, plain", "tp 2, plain, torch.distributed"),
+                ("tp 2, EAGLE + map, balanced", "tp 2, plain"),
+                ("tp 2, EAGLE + map, replicated", "tp 2, plain"),
+                ("tp 2, EAGLE + map, balanced", "tp 1, EAGLE + map"),
+            )
+        },
+    }
+    print(json.dumps(figures, indent=1))
+    if arguments.output:
+        arguments.output.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        arguments.output.write_text(report(figures), encoding="utf-8")
+
+
+def report(figures: dict[str, Any]) -> str:
+    lines = [
+        f"# Ranks on one machine, {figures['date']}",
+        "",
+        f"{figures['versions']}, 2 cores with AMX; {figures['num_prompts']} prompts of Spec-Bench, {NUM_NEW_TOKENS} new tokens, bf16, "
+        "greedy, one request at a time, in turns; medians. Command: see `benchmarks/ranks.py`.",
+        "",
+        "| | tokens/s | tokens per step | collectives per step |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {side['tokens_per_s']:.1f} | {side['tokens_per_step']:.2f} | {side['collectives_per_step']:.1f} |"
+        for name, side in figures["sides"].items()
+    ]
+    lines += ["", "| ratio of tokens/s | |", "|---|---|", *(f"| {name} | {value:.2f} |" for name, value in figures["ratios"].items()), ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
