@@ -84,7 +84,7 @@ class EngineConfig(Options):
     dtype: str = option(
         "auto",
         flags=("--dtype",),
-        help="Type of weights and activations. auto: as the checkpoint has it, bf16 for quantized ones.",
+        help="Type of weights and activations. auto: as the checkpoint has it, bf16 for quantized and float16 ones.",
         choices=("auto", "bf16", "float32"),
         synonyms={"bfloat16": "bf16", "float": "float32", "fp32": "float32"},
     )

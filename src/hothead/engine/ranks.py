@@ -103,6 +103,8 @@ def join_ranks(
                 advice=f"Say --tp-size {world_size}, or start {tp_size}.",
             )
         set_threads(num_threads, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
+        if device.type == "cuda":
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         dist.init_process_group(_backend(device), init_method="env://", timeout=COLLECTIVE_TIMEOUT)
         return _connected(device, uses_shared_memory)
     if tp_size == 1:
