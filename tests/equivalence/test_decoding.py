@@ -23,7 +23,9 @@ from hothead.vocab.token_map import TokenMap
 GREEDY = SamplingParams(max_tokens=24)
 SAMPLED = SamplingParams(max_tokens=24, temperature=0.9, seed=11)
 FILTERED = SamplingParams(max_tokens=24, temperature=1.2, top_k=20, top_p=0.9, min_p=0.01, seed=12)
-SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED, "filtered": FILTERED}
+BORDERED = SamplingParams(max_tokens=24, temperature=1.2, top_k=20, min_p=0.01, seed=13)
+"""Cut without gathering whole rows."""
+SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED, "filtered": FILTERED, "bordered": BORDERED}
 
 CHAIN = {"speculative_num_steps": 3, "speculative_eagle_topk": 1}
 TREE = {"speculative_num_steps": 3, "speculative_eagle_topk": 3, "speculative_num_draft_tokens": 9}

@@ -7,6 +7,7 @@ Greedy is the same rule without noise. A drafter that perturbs its own scores wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 
 from hothead.config.sampling import SamplingParams
-from hothead.parallel.full_head import ShardedLogits
-from hothead.verify.filters import MIN_TEMPERATURE, filter_logits, is_filtered, scale_logits
+from hothead.parallel.full_head import NO_TOKEN_ID, ShardedLogits
+from hothead.parallel.hot_head import best_candidates, sort_candidates
+from hothead.verify.filters import MIN_TEMPERATURE, cut_below_share, filter_logits, is_filtered, scale_logits
 from hothead.verify.noise import distinct_gumbel
 
 
@@ -36,7 +38,7 @@ def choose_tokens(logits: ShardedLogits, rows: Sequence[ChoiceRow]) -> Tensor:
     """The target's own choice for every row of logits.
 
     logits.local: [M, R], shard of V; one ChoiceRow per row -> [M] int64, same on every rank. Of equal scores the lower token id wins. One
-    merge of a (score, token id) pair per rank and row; only rows with top-k, top-p or min-p are gathered before it.
+    merge of a (score, token id) pair per rank and row; only rows with top-p, or a top-k of near the whole vocabulary, are gathered before.
     """
     assert logits.local.shape[0] == len(rows), (logits.local.shape, len(rows))
     if all(row.sampling.is_greedy for row in rows):
@@ -72,20 +74,56 @@ def inverse_temperatures(rows: Sequence[ChoiceRow], device: torch.device | None 
 
 
 def _filtered_scores(logits: ShardedLogits, samplings: Sequence[SamplingParams]) -> Tensor:
-    """Local logits [M, R] after temperature and filters: float32, a new tensor. Filters see whole rows, so filtered rows are gathered."""
+    """Local logits [M, R] after temperature and filters: float32, a new tensor.
+
+    Over ranks, top-k and min-p exchange k scores a row; top-p sums a row in one order, the same whatever the number of ranks, and so needs
+    it whole.
+    """
     filtered_rows = [row for row, sampling in enumerate(samplings) if is_filtered(sampling)]
+    bordered_rows = [row for row in filtered_rows if logits.group.size > 1 and _has_border(samplings[row], logits)]
+    whole_rows = [row for row in filtered_rows if row not in bordered_rows]
     # Only the shard goes on: the choice itself is merged over ranks like any other, so that ranks cannot decide apart.
     shard = slice(logits.first_token_id, logits.first_token_id + logits.local.shape[1])
-    if len(filtered_rows) == len(samplings):
+    if len(whole_rows) == len(samplings):
         return filter_logits(logits.gather(), samplings)[:, shard]
     scores = scale_logits(logits.local, samplings)
     if scores is logits.local:
         scores = scores.clone()
-    if filtered_rows:
-        index = torch.tensor(filtered_rows, dtype=torch.int64, device=scores.device)
-        full = filter_logits(logits.select(index).gather(), [samplings[row] for row in filtered_rows])  # [F, V], same on every rank
+    if bordered_rows:
+        _cut_at_borders(scores, bordered_rows, logits, samplings)
+    if whole_rows:
+        index = torch.tensor(whole_rows, dtype=torch.int64, device=scores.device)
+        full = filter_logits(logits.select(index).gather(), [samplings[row] for row in whole_rows])  # [F, V], same on every rank
         scores.index_copy_(0, index, full[:, shard])
     return scores
+
+
+def _has_border(sampling: SamplingParams, logits: ShardedLogits) -> bool:
+    """Whether a row is cut at one place of the order (score descending, token id ascending) that ranks can agree on with few scores."""
+    return sampling.top_p >= 1.0 and sampling.top_k * logits.group.size < logits.shards.num_rows
+
+
+def _cut_at_borders(scores: Tensor, rows: Sequence[int], logits: ShardedLogits, samplings: Sequence[SamplingParams]) -> None:
+    """Top-k and min-p of some rows of this rank's scores [M, R], in place. One all-gather of k (score, token id) pairs for each row."""
+    num_wanted = max(1, *(samplings[row].top_k for row in rows))
+    some = scores[list(rows)]
+    token_ids = _local_token_ids(logits)
+    num_local = min(num_wanted, some.shape[1])
+    packed = torch.full((len(rows), num_wanted, 2), NO_TOKEN_ID, dtype=torch.int32, device=scores.device)  # [F, k, (score bits, token id)]
+    packed[..., 0].view(torch.float32).fill_(-math.inf)
+    if num_local:
+        best, best_ids = best_candidates(some, token_ids, num_local)
+        packed[:, :num_local, 0] = best.view(torch.int32)
+        packed[:, :num_local, 1] = best_ids.int()
+    gathered = logits.group.all_gather(packed).transpose(0, 1).flatten(1, 2)  # [F, P * k, 2]
+    ordered, ordered_ids = sort_candidates(gathered[..., 0].contiguous().view(torch.float32), gathered[..., 1].long())
+    for place, row in enumerate(rows):
+        cut = scores[row]
+        if samplings[row].top_k > 0:
+            border, border_id = ordered[place, samplings[row].top_k - 1], ordered_ids[place, samplings[row].top_k - 1]
+            cut.masked_fill_((cut < border) | ((cut == border) & (token_ids > border_id)), -math.inf)
+        if samplings[row].min_p > 0.0:
+            cut_below_share(cut, ordered[place, 0], samplings[row].min_p)
 
 
 def _add_noise(scores: Tensor, rows: Sequence[ChoiceRow], token_ids: Tensor) -> None:

@@ -75,11 +75,16 @@ def _cut(scores: Tensor, samplings: Sequence[SamplingParams]) -> Tensor:
         cut = scores.clone()
     for row, sampling in enumerate(samplings):
         if sampling.min_p > 0.0:
-            # Row by row: with one number as limit this is many times faster than a mask. What is above the number before the floor stays.
-            floor = scores[row].amax() + math.log(sampling.min_p)
-            below_floor = torch.nextafter(floor, torch.full_like(floor, -math.inf))
-            functional.threshold(cut[row], float(below_floor), -math.inf, inplace=True)
+            cut_below_share(cut[row], scores[row].amax(), sampling.min_p)
     return cut
+
+
+def cut_below_share(scores: Tensor, highest: Tensor, min_p: float) -> None:
+    """Min-p of one row [C], in place: tokens less than min_p times as probable as the one with the score `highest` become -inf."""
+    # With one number as limit this is many times faster than a mask. What is above the number before the floor stays.
+    floor = highest + math.log(min_p)
+    below_floor = torch.nextafter(floor, torch.full_like(floor, -math.inf))
+    functional.threshold(scores, float(below_floor), -math.inf, inplace=True)
 
 
 def _on_rows(

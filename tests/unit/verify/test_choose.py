@@ -24,6 +24,12 @@ PLAIN = SamplingParams(temperature=0.8)
 TOP_K = SamplingParams(temperature=0.9, top_k=5)
 TOP_P = SamplingParams(temperature=1.2, top_p=0.7)
 MIN_P = SamplingParams(temperature=1.0, min_p=0.1)
+MIXED = (
+    SamplingParams(temperature=1.1, top_k=7, min_p=0.05),
+    SamplingParams(temperature=1.1, top_k=100),
+    SamplingParams(temperature=1.1, top_k=30, top_p=0.9),
+    SamplingParams(temperature=3.0, top_k=1),
+)
 
 
 class ThreadRank:
@@ -122,8 +128,8 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch() -> None:
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("vocab_size", [130, 512, 1009])
 def test_every_rank_decides_like_one_rank(size: int, vocab_size: int) -> None:
-    logits = random_logits(15, vocab_size)
-    rows = [ChoiceRow(sampling, 3, index) for index, sampling in enumerate([GREEDY, PLAIN, TOP_K, TOP_P, MIN_P] * 3)]
+    logits = random_logits(18, vocab_size).mul(4).round().div(4)  # coarse: many equal scores
+    rows = [ChoiceRow(sampling, 3, index) for index, sampling in enumerate([GREEDY, PLAIN, TOP_K, TOP_P, MIN_P, *MIXED] * 2)]
     alone = choose(logits, rows)
     for tokens, _ in choose_on(size, logits, rows):
         assert tokens.tolist() == alone
@@ -162,16 +168,23 @@ def test_equal_scores_over_ranks_go_to_the_lowest_token_id() -> None:
         assert set(tokens.tolist()) == {10, 70}
 
 
-def test_only_filtered_rows_are_gathered() -> None:
+def test_only_rows_with_top_p_are_gathered() -> None:
     vocab_size = 512
     logits = random_logits(6, vocab_size)
     merge_bytes = 2 * 6 * 8  # both ranks' (score, token id) for six rows
-    mixes = [([GREEDY] * 6, 0), ([GREEDY, PLAIN] * 3, 0), ([PLAIN] * 5 + [TOP_P], 1), ([TOP_K, GREEDY, MIN_P] * 2, 4)]
-    for samplings, num_gathered in mixes:
+    border_bytes = 2 * 4 * 5 * 8  # both ranks' five best (score, token id) for four rows
+    mixes = [
+        ([GREEDY] * 6, 1, 0),
+        ([GREEDY, PLAIN] * 3, 1, 0),
+        ([PLAIN] * 5 + [TOP_P], 2, vocab_size * 4),
+        ([TOP_K, GREEDY, MIN_P] * 2, 2, border_bytes),
+        ([TOP_K, TOP_K, MIN_P, MIN_P, TOP_P, GREEDY], 3, border_bytes + vocab_size * 4),
+    ]
+    for samplings, num_collectives, num_more_bytes in mixes:
         rows = [ChoiceRow(sampling, 1, index) for index, sampling in enumerate(samplings)]
         for _, rank in choose_on(2, logits, rows):
-            assert rank.num_collectives == (2 if num_gathered else 1)
-            assert rank.num_bytes == merge_bytes + num_gathered * vocab_size * 4
+            assert rank.num_collectives == num_collectives
+            assert rank.num_bytes == merge_bytes + num_more_bytes
 
 
 def test_logits_are_not_written_to() -> None:
