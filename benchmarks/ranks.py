@@ -39,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, required=True)
     parser.add_argument("--num-prompts", type=int, default=20)
+    parser.add_argument("--no-identity", action="store_true", help="leave out the comparison of texts in float32")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     rows = [json.loads(line) for line in arguments.questions.read_text(encoding="utf-8").splitlines()]
@@ -89,10 +90,29 @@ def main() -> None:
             )
         },
     }
+    if not arguments.no_identity:
+        figures["identity"] = measure_identity([row["turns"][0] for row in rows if FIRST <= row["question_id"] <= LAST])
     print(json.dumps(figures, indent=1))
     if arguments.output:
         arguments.output.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         arguments.output.write_text(report(figures), encoding="utf-8")
+
+
+def measure_identity(questions: list[str]) -> dict[str, str]:
+    """float32, greedy, all questions: texts of two ranks under every placement against those of one."""
+    sampling = SamplingParams(max_tokens=NUM_NEW_TOKENS, ignore_eos=True)
+
+    def texts(**options: Any) -> list[tuple[int, ...]]:
+        with Engine(EngineConfig(dtype="float32", context_length=2048, **options)) as engine:
+            prompts = [prompt_token_ids(engine.tokenizer, question) for question in questions]
+            return [completion.token_ids for completion in engine.generate(prompts, sampling)]
+
+    alone = texts()
+    found = {}
+    for placement in ("balanced", "replicated", "owner"):
+        together = texts(tp_size=2, hot_placement=placement)
+        found[placement] = f"{sum(a == b for a, b in zip(alone, together, strict=True))} of {len(alone)}"
+    return found
 
 
 def report(figures: dict[str, Any]) -> str:
@@ -110,6 +130,9 @@ def report(figures: dict[str, Any]) -> str:
         for name, side in figures["sides"].items()
     ]
     lines += ["", "| ratio of tokens/s | |", "|---|---|", *(f"| {name} | {value:.2f} |" for name, value in figures["ratios"].items()), ""]
+    if "identity" in figures:
+        lines += ["| float32, greedy: tp 2 = tp 1, token for token | texts |", "|---|---|"]
+        lines += [f"| {placement} | {count} |" for placement, count in figures["identity"].items()] + [""]
     return "\n".join(lines)
 
 

@@ -145,6 +145,8 @@ def describe_model(model: ModelFiles, tp_sizes: tuple[int, ...] = (1, 2, 4, 8)) 
     tokenizer = Tokenizer.load(model.path)
     source = open_weights(model.path)
     stored_values: Counter[str] = Counter()
+    head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+    head_format = source.stored_format(head) if head in source.names() else None
     for tensor, shape in config.tensor_shapes().items():
         if tensor in source.names():
             stored_values[source.stored_format(tensor)] += math.prod(shape)
@@ -180,6 +182,7 @@ def describe_model(model: ModelFiles, tp_sizes: tuple[int, ...] = (1, 2, 4, 8)) 
         "has_chat_template": tokenizer.has_chat_template,
         "tied_head": config.tie_word_embeddings,
         "torch_dtype": config.torch_dtype,
+        "head_format": head_format,
         "stored_values_by_format": dict(stored_values.most_common()),
         "head_layout": layouts,
         "shipped_draft": None if draft is None else str(draft),

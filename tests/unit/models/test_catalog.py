@@ -339,6 +339,7 @@ def test_a_model_is_described(tmp_path: Path) -> None:
     assert isinstance(vocabulary, dict)
     assert (vocabulary["real"], vocabulary["head_rows"], vocabulary["padding"]) == (290, 300, 10)
     assert description["stored_values_by_format"] == {"BF16": description["num_parameters"]}
+    assert description["head_format"] == "BF16"
     assert description["head_layout"] == [
         {"tp_size": 1, "rows_per_rank": 320, "padded_rows": [20]},
         {"tp_size": 2, "rows_per_rank": 160, "padded_rows": [0, 20]},
