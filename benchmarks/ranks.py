@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import multiprocessing
 import statistics
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,39 @@ SIDES: dict[str, dict[str, Any]] = {
 }
 
 
+class Side:
+    """An engine in a process of its own: a process can be rank 0 of one group only. While it has nothing to do it sleeps."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(options, theirs))
+        self.process.start()
+        self.pipe.recv()
+
+    def answer(self, question: str) -> tuple[float, tuple[int, int, int]]:
+        """Seconds, and (tokens, steps, collectives)."""
+        self.pipe.send(question)
+        answer: tuple[float, tuple[int, int, int]] = self.pipe.recv()
+        return answer
+
+    def close(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
+
+def serve(options: dict[str, Any], pipe: Connection) -> None:
+    sampling = SamplingParams(max_tokens=NUM_NEW_TOKENS, ignore_eos=True)
+    with Engine(EngineConfig(dtype="bf16", max_concurrency=1, context_length=2048, **options)) as engine:
+        pipe.send("ready")
+        while (question := pipe.recv()) is not None:
+            prompt = prompt_token_ids(engine.tokenizer, question)
+            start = time.perf_counter()
+            (completion,) = engine.generate([prompt], sampling)
+            seconds, stats = time.perf_counter() - start, completion.stats
+            pipe.send((seconds, (stats.num_emitted, stats.num_steps, stats.num_collectives)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, required=True)
@@ -44,23 +79,15 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = [json.loads(line) for line in arguments.questions.read_text(encoding="utf-8").splitlines()]
     questions = [row["turns"][0] for row in rows if FIRST <= row["question_id"] <= LAST][: arguments.num_prompts]
-    engines = {
-        name: Engine(EngineConfig(dtype="bf16", max_concurrency=1, context_length=2048, **options)) for name, options in SIDES.items()
-    }
+    engines = {name: Side(options) for name, options in SIDES.items()}
     speeds: dict[str, list[float]] = {name: [] for name in SIDES}
     totals = {name: [0, 0, 0] for name in SIDES}  # tokens, steps, collectives
-    sampling = SamplingParams(max_tokens=NUM_NEW_TOKENS, ignore_eos=True)
     for is_warm, question in [(False, questions[0]), *((True, one) for one in questions)]:
         for name, engine in engines.items():
-            prompt = prompt_token_ids(engine.tokenizer, question)
-            start = time.perf_counter()
-            (completion,) = engine.generate([prompt], sampling)
+            seconds, counts = engine.answer(question)
             if is_warm:
-                speeds[name].append(NUM_NEW_TOKENS / (time.perf_counter() - start))
-                stats = completion.stats
-                totals[name] = [
-                    a + b for a, b in zip(totals[name], (stats.num_emitted, stats.num_steps, stats.num_collectives), strict=True)
-                ]
+                speeds[name].append(NUM_NEW_TOKENS / seconds)
+                totals[name] = [a + b for a, b in zip(totals[name], counts, strict=True)]
     for engine in engines.values():
         engine.close()
 

@@ -15,7 +15,7 @@ from tests.support.ranks import stop_ranks
 from tests.support.tiny import make_model
 
 from hothead import Engine, EngineConfig, SamplingParams
-from hothead.errors import RankError
+from hothead.errors import OptionError, RankError
 
 DEADLINE_S = 10.0
 PROMPT = "the quick brown fox"
@@ -90,6 +90,15 @@ def test_three_ranks_write_the_same_text_and_leave_nothing_behind(model: Path) -
     wait_until_gone(ranks)
 
 
+def test_a_second_engine_with_ranks_in_one_process_is_refused(model: Path) -> None:
+    with Engine(config(model, 2)) as first:
+        with pytest.raises(OptionError, match="belongs to a group of ranks already"):
+            Engine(config(model, 2))
+        assert first.generate([PROMPT], SamplingParams(max_tokens=3))[0].stats.num_emitted == 3
+    with Engine(config(model, 2)) as second:
+        assert second.generate([PROMPT], SamplingParams(max_tokens=3))[0].stats.num_emitted == 3
+
+
 def test_a_killed_rank_ends_the_others_with_one_clear_error(model: Path) -> None:
     with Engine(config(model, 3)) as engine:
         engine.generate([PROMPT], SamplingParams(max_tokens=2))
@@ -140,7 +149,5 @@ def test_torchrun_runs_the_same_program(model: Path, source_path: dict[str, str]
 
 
 def test_more_ranks_than_query_heads_are_refused(model: Path) -> None:
-    from hothead.errors import OptionError
-
     with pytest.raises(OptionError, match="6 query heads"):
         Engine(config(model, 7))

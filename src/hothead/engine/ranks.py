@@ -107,6 +107,11 @@ def join_ranks(
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         dist.init_process_group(_backend(device), init_method="env://", timeout=COLLECTIVE_TIMEOUT)
         return _connected(device, uses_shared_memory)
+    if tp_size > 1 and dist.is_initialized():
+        raise OptionError(
+            f"An engine with {tp_size} ranks cannot start: this process belongs to a group of ranks already.",
+            advice="Close the other engine first, or give each its own process.",
+        )
     if tp_size == 1:
         set_threads(num_threads, 1)
         return Ranks(SingleRank(), None)
