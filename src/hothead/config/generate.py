@@ -24,7 +24,12 @@ class GenerateConfig(Options):
         help="Put prompts into the model's chat template, or continue them as they are. Left out: chat where the model has a template.",
     )
     system: str | None = option(None, flags=("--system",), help="System message before each prompt.", metavar="TEXT")
-    json: bool = option(False, flags=("--json",), help="Print one JSON object per prompt instead of text.")
+    json: bool = option(
+        False,
+        flags=("--json",),
+        help="Print one JSON object per prompt instead of text. stage_s is the time of the steps that a request took part in: requests that run "
+        "together share them.",
+    )
 
     def check(self) -> None:
         if self.system is not None and self.chat is False:
