@@ -27,8 +27,8 @@ class GenerateConfig(Options):
     json: bool = option(
         False,
         flags=("--json",),
-        help="Print one JSON object per prompt instead of text. stage_s is the time of the steps that a request took part in: requests that run "
-        "together share them.",
+        help="Print one JSON object per prompt instead of text. stage_s is the time of the steps that a request took part in: "
+        "requests that run together share them.",
     )
 
     def check(self) -> None:
