@@ -52,13 +52,15 @@ def eagle(ctx: click.Context) -> None:
 
 def _train(config: TrainEagleConfig) -> None:
     from hothead.models.catalog import resolve_model
+    from hothead.models.required import required_token_ids
+    from hothead.models.tokenizer import Tokenizer
     from hothead.train.eagle import Callbacks, resolve_dtype, train_eagle
     from hothead.train.target import load_target
 
     files = resolve_model(config.model_path)
     target = load_target(files.path, files.name, resolve_dtype(config.dtype), config.max_length + config.num_unrolled)
     callbacks = Callbacks(_Lines("").stage, _Lines("training").step, lambda prompts: _responses(config, prompts))
-    train_eagle(config, target, callbacks)
+    train_eagle(config, target, callbacks, required_token_ids(Tokenizer.load(files.path)))
 
 
 def _responses(config: TrainEagleConfig, prompts: Sequence[str]) -> Iterator[tuple[int, Sequence[int], Sequence[int]]]:

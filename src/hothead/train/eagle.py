@@ -43,8 +43,8 @@ class Callbacks:
     measure: Callable[[Path], dict[str, object]] | None = None
 
 
-def train_eagle(config: TrainEagleConfig, target: FrozenTarget, callbacks: Callbacks) -> Progress:
-    """Train a head; it and its token map lie in config.output afterwards.
+def train_eagle(config: TrainEagleConfig, target: FrozenTarget, callbacks: Callbacks, always_in: Sequence[int] | None = None) -> Progress:
+    """Train a head; it and its token map lie in config.output afterwards. always_in: tokens of every map (None: the target's end tokens).
 
     Raises OptionError, DataError, OutputError, CheckpointError, HotMapError.
     """
@@ -58,7 +58,7 @@ def train_eagle(config: TrainEagleConfig, target: FrozenTarget, callbacks: Callb
     features.write(target.hidden_states, lambda done, total: callbacks.on_stage("features", done, total))
     training_indices, held_out_indices = split_held_out(documents, config.num_held_out)
     training, held_out = ([documents[index] for index in indices] for indices in (training_indices, held_out_indices))
-    token_map = _token_map(config, target, training)
+    token_map = _token_map(config, target, training, target.eos_token_ids if always_in is None else always_in)
     scales = Scales.measure(target, features, documents)
 
     def source(indices: Sequence[int], chosen: Sequence[Document], num_steps: int) -> ExampleSource:
@@ -122,7 +122,7 @@ def _responses(config: TrainEagleConfig, callbacks: Callbacks) -> Path:
     return path
 
 
-def _token_map(config: TrainEagleConfig, target: FrozenTarget, training: Sequence[Document]) -> TokenMap:
+def _token_map(config: TrainEagleConfig, target: FrozenTarget, training: Sequence[Document], always_in: Sequence[int]) -> TokenMap:
     """The map that was given, else one counted on the training responses."""
     if config.token_map is not None:
         token_map = TokenMap.load(config.token_map)
@@ -131,7 +131,7 @@ def _token_map(config: TrainEagleConfig, target: FrozenTarget, training: Sequenc
     counts = TokenCounts(target.vocab_size).update(document.response_token_ids for document in training)
     return TokenMap.ranked(
         counts.counts,
-        target.eos_token_ids,
+        always_in,
         min(config.hot_size, target.vocab_size),
         target.vocab_size,
         tokenizer_fingerprint=target.tokenizer_fingerprint,
