@@ -6,11 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from hothead.errors import DownloadError
 from hothead.models.catalog import resolve_model
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Property tests draw the same examples in every run, so that a commit is green or is not; HYPOTHESIS_PROFILE=explore draws new ones,
+# and ten times as many. No deadline: a busy machine is not a failure.
+settings.register_profile("repeat", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
 @pytest.fixture

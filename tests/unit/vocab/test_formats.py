@@ -360,7 +360,6 @@ def test_two_files_are_not_written_under_the_name_of_one(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("mask", "said"),
     [
-        (np.arange(V) < 7, "the first 7 token ids as offsets, which its t2d marks(.|\n)*if the first ids are meant, say --encoding offset"),
         (MASK, "holds 7 zeros: a table that was never filled.\n  Its t2d marks 7 other tokens: 1, 2, 5(.|\n)*say --encoding mask"),
         (np.ones(V, bool), "Its t2d marks 50 other tokens(.|\n)*Fetch the checkpoint again"),
     ],
@@ -372,3 +371,13 @@ def test_a_table_that_was_never_filled_beside_a_mask(tmp_path: Path, mask: np.nd
         TokenMap.load(path)
     with pytest.warns(UserWarning, match="order"):
         assert TokenMap.load(path, encoding="mask").token_ids.tolist() == np.flatnonzero(mask).tolist()
+
+
+@pytest.mark.case(6)
+def test_offsets_that_are_all_zero_are_right_where_the_mask_marks_the_first_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    safetensors.numpy.save_file({"d2t": np.zeros(7, np.int64), "t2d": np.arange(V) < 7}, path)
+    with pytest.warns(UserWarning, match="order"):
+        assert TokenMap.load(path).token_ids.tolist() == list(range(7))
+    with pytest.raises(HotMapError, match="holds 7 zeros"):
+        TokenMap.load(path, encoding="absolute")

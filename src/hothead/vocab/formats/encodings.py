@@ -58,7 +58,8 @@ def read_pair(
             raise HotMapError("it has no mask t2d.", advice="Use --encoding absolute or offset.")
         return hot_ids, vocab_size, (_NO_ORDER,)
     values = check_numbers(d2t, "d2t")
-    if encoding != "offset" and len(values) > 1 and vocab_size != len(values) and not values.any():
+    is_marked = encoding is None and hot_ids is not None and np.array_equal(hot_ids, np.arange(len(values)))
+    if encoding != "offset" and len(values) > 1 and vocab_size != len(values) and not values.any() and not is_marked:
         raise _never_filled(len(values), hot_ids)
     readings = _readings(values, vocab_size)
     if encoding is not None:
@@ -183,10 +184,8 @@ def _never_filled(size: int, hot_ids: IntArray | None) -> HotMapError:
     """For a d2t of zeros over fewer ids than the vocabulary has. hot_ids: of its mask, None without one."""
     what = f"its d2t holds {size} zeros: a table that was never filled, or the first {size} token ids as offsets"
     first_ids = "Fetch the checkpoint again; if the first ids are meant, say --encoding offset."
-    if hot_ids is None:
+    if hot_ids is None or np.array_equal(hot_ids, np.arange(size)):
         return HotMapError(f"{what}.", advice=first_ids)
-    if np.array_equal(hot_ids, np.arange(size)):
-        return HotMapError(f"{what}, which its t2d marks.", advice=first_ids)
     return HotMapError(
         f"its d2t holds {size} zeros: a table that was never filled.",
         f"Its t2d marks {len(hot_ids)} other tokens: {_shown(hot_ids)}.",
