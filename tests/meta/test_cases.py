@@ -20,9 +20,12 @@ CASES = {
     16: "a new file for every size",
     17: "a map of the wrong text, or where the head is cheap: slower, and nothing said so",
     18: "web text instead of what the model itself writes",
+    20: "after a rejection only the drafted token's mass was taken away: wrong shares",
+    21: "rejection sampling refused with a reduced draft vocabulary",
     29: "2-D, float, negative, boolean or repeated ids taken as they came",
     30: "a mistyped path became a download",
     31: "the map read only after both models were loaded",
+    36: "noise that chose a draft token used again to judge it",
 }
 
 

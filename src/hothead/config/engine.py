@@ -80,6 +80,13 @@ class EngineConfig(Options):
         choices=("auto", "float32", "bf16", "int8", "int4"),
         synonyms={"bfloat16": "bf16", "float": "float32", "fp32": "float32"},
     )
+    verification: str = option(
+        "auto",
+        flags=("--verification",),
+        help="How draft tokens of sampled requests are accepted; both ways are exact. coupled: where they equal the target's own choice; "
+        "a seed gives the text of plain decoding. rejection: with probability min(1, p / q). auto: coupled.",
+        choices=("auto", "coupled", "rejection"),
+    )
     tp_size: int = option(1, flags=("--tp-size", "--tp"), help="Ranks that share the target's weights.", ge=1, metavar="P")
     dtype: str = option(
         "auto",

@@ -98,6 +98,7 @@ def build_core(plan: CorePlan, group: RankGroup) -> EngineCore:
         num_slots = _least(group, cache_slots(config, decoder, context_length, shape, _draft_bytes_per_slot(plan.draft, decoder)), device)
         context = DraftContext(config, plan.draft, decoder, source, num_slots, context_length, plan.num_token_ids)
         drafter = DRAFTERS[plan.draft.algorithm](context)
+        drafter.draws = config.verification == "rejection"
     finally:
         source.close()
     pool = decoder.new_pool(num_slots)
