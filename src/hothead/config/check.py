@@ -57,8 +57,8 @@ def _check_drafter(config: EngineConfig) -> None:
             advice="Drop one of the two.",
         )
     if config.is_plain:
-        for name in _TREE_OPTIONS:
-            if getattr(config, name) is not None:
+        for name in (*_TREE_OPTIONS, "verification"):
+            if getattr(config, name) not in (None, "auto"):
                 raise OptionError(
                     f"{config.said(name)} has no effect: {_why_no_head(config)}.", advice="Drop it, or choose an algorithm that drafts."
                 )

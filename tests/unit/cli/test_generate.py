@@ -147,6 +147,9 @@ def test_an_option_without_effect_is_noted(hothead: CommandLine) -> None:
     done = hothead("generate", "a", "--top-k", "5")
     assert done.code == 0
     assert "Note: --top-k 5 has no effect at temperature 0; add --temperature." in done.err
+    done = hothead("generate", "a", "--verification", "rejection")
+    assert "Note: --verification rejection has no effect at temperature 0" in done.err
+    assert "Note" not in hothead("generate", "a", "--verification", "rejection", "--temperature", "0.7").err
 
 
 @pytest.mark.parametrize(
