@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hothead.models.attention import AttentionPlan, KVPool
+from hothead.models.attention import AttentionPlan, KVPool, UnevenHeads
 from hothead.models.config import ModelConfig
 from hothead.models.rope import rope_tables
 from hothead.models.weights.base import WeightSource
@@ -122,7 +121,7 @@ class DecoderLayer:
         self.head_dim = config.head_dim
         self.window = config.sliding_windows[index]
         self.eps = config.rms_norm_eps
-        self.kv_head_of_query = _kv_index(local.kv_head_of_query, local.num_kv_heads, mlp_norm.device)
+        self.uneven_heads = UnevenHeads.of(local.kv_head_of_query, local.num_kv_heads, mlp_norm.device)
         self.qkv, self.attention_output, self.gate_up, self.down = qkv, attention_output, gate_up, down
         self.attention_norm, self.mlp_norm, self.query_norm, self.key_norm = attention_norm, mlp_norm, query_norm, key_norm
 
@@ -181,7 +180,7 @@ class DecoderLayer:
             queries, keys = torch.split(queries_keys, [self.num_query_heads, self.num_kv_heads], dim=1)
             queries_keys = torch.cat([rms_norm(queries, self.query_norm, self.eps), rms_norm(keys, self.key_norm, self.eps)], dim=1)
         queries, keys = torch.split(rotation(queries_keys), [self.num_query_heads, self.num_kv_heads], dim=1)
-        attended = plan.attend(queries, keys, values, pool, self.index, self.kv_head_of_query, self.window)
+        attended = plan.attend(queries, keys, values, pool, self.index, self.uneven_heads, self.window)
         return self.attention_output(attended.reshape(num_tokens, -1))
 
 
@@ -241,11 +240,3 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Te
     wide = hidden.float()
     scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     return weight * (wide * scale).to(hidden.dtype)
-
-
-def _kv_index(kv_head_of_query: Sequence[int], num_kv_heads: int, device: torch.device) -> torch.Tensor | None:
-    """[Hq] int64, or None where the query heads are num_kv_heads groups of equal size, in order (no gather needed then)."""
-    index = np.asarray(kv_head_of_query, np.int64)
-    if len(index) % num_kv_heads == 0 and (index == np.repeat(np.arange(num_kv_heads), len(index) // num_kv_heads)).all():
-        return None
-    return torch.from_numpy(index).to(device)
