@@ -20,6 +20,7 @@ CASES = {
     16: "a new file for every size",
     17: "a map of the wrong text, or where the head is cheap: slower, and nothing said so",
     18: "web text instead of what the model itself writes",
+    19: "a quantized head of which only the codes were cut, and not their scales",
     20: "after a rejection only the drafted token's mass was taken away: wrong shares",
     21: "rejection sampling refused with a reduced draft vocabulary",
     29: "2-D, float, negative, boolean or repeated ids taken as they came",

@@ -13,7 +13,10 @@ if TYPE_CHECKING:  # the GGUF header is read without waiting for torch
 
 def open_weights(path: str | Path) -> WeightSource:
     """A Hugging Face folder, a `.safetensors` file or a `.gguf` file. Reads headers only; raises CheckpointError."""
+    from hothead.files.json_table import read_json_table
+    from hothead.models.quantization import read_quantization
     from hothead.models.weights.gguf import GgufWeights
+    from hothead.models.weights.quantized import QuantizedWeights
     from hothead.models.weights.safetensors import SafetensorsWeights
 
     path = Path(path)
@@ -23,4 +26,9 @@ def open_weights(path: str | Path) -> WeightSource:
         return GgufWeights.open(path)
     if path.is_file() and path.suffix != ".safetensors":
         raise CheckpointError(f"{path} is not a file of weights that can be read.", "Read: .safetensors, .gguf, and folders.")
-    return SafetensorsWeights.open(path)
+    stored = SafetensorsWeights.open(path)
+    config = path / "config.json"
+    if not config.is_file():
+        return stored
+    quantization = read_quantization(read_json_table(config, CheckpointError), path.name)
+    return stored if quantization is None else QuantizedWeights(stored, quantization)

@@ -59,7 +59,7 @@ def read_stored(
         raise CheckpointError(f"Tensor {name} of shape {list(shape)}, stored as {stored_format.name}, cannot be cut into columns.")
     num_rows, num_columns = shape[0] if shape else 1, math.prod(shape[1:])
     wanted = check_rows(rows, num_rows, name)
-    cut = slice(0, num_columns) if columns is None else _check_slice(columns, num_columns, "columns", name)
+    cut = slice(0, num_columns) if columns is None else check_slice(columns, num_columns, "columns", name)
     block, block_bytes = stored_format.block_size, stored_format.block_bytes
     byte_columns = slice(cut.start // block * block_bytes, -(-cut.stop // block) * block_bytes)
     skipped = cut.start % block  # values before the first wanted one, in its block
@@ -107,7 +107,7 @@ def check_rows(rows: Rows, num_rows: int, name: str) -> Rows:
     if rows is None:
         return None
     if isinstance(rows, slice):
-        return _check_slice(rows, num_rows, "rows", name)
+        return check_slice(rows, num_rows, "rows", name)
     row_ids = np.ascontiguousarray(rows, dtype=np.int64)
     if row_ids.ndim != 1:
         raise CheckpointError(f"Tensor {name}: row ids must be one list, not of shape {list(row_ids.shape)}.")
@@ -120,7 +120,7 @@ def check_rows(rows: Rows, num_rows: int, name: str) -> Rows:
     return row_ids
 
 
-def _check_slice(part: slice, size: int, what: str, name: str) -> slice:
+def check_slice(part: slice, size: int, what: str, name: str) -> slice:
     start, stop = 0 if part.start is None else part.start, size if part.stop is None else part.stop
     if part.step not in (None, 1) or not 0 <= start <= stop <= size:
         raise CheckpointError(f"Tensor {name} has {size} {what}; {what} {start} to {stop} (step {part.step or 1}) cannot be cut out.")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hothead.errors import CheckpointError
 from hothead.models.weights.base import Rows, read_stored
-from hothead.models.weights.decode import stored_format
+from hothead.models.weights.decode import raw_format, stored_format
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -72,12 +72,28 @@ class SafetensorsWeights:
 
     def read(self, name: str, rows: Rows = None, columns: slice | None = None, *, dtype: torch.dtype | None = None) -> torch.Tensor:
         place = self._place(name)
-        stored = self._map(place.file)[place.offset : place.offset + place.num_bytes]
         decoder = stored_format(place.format, f"Tensor {name} of {self.source}")
-        return read_stored(stored, place.shape, decoder, rows, columns, dtype, name)
+        return read_stored(self._bytes(place), place.shape, decoder, rows, columns, dtype, name)
+
+    def read_raw(self, name: str, rows: Rows = None, columns: slice | None = None) -> torch.Tensor:
+        """A part of a quantized weight as it is stored, integers and float8 too. Otherwise like `read`."""
+        place = self._place(name)
+        decoder = raw_format(place.format, f"Tensor {name} of {self.source}")
+        return read_stored(self._bytes(place), place.shape, decoder, rows, columns, None, name)
+
+    def read_columns(self, name: str, rows: slice, columns: NDArray[np.int64]) -> torch.Tensor:
+        """Columns [n] of some rows of a matrix, as stored: [R, n]. For layouts that keep a weight transposed."""
+        place = self._place(name)
+        decoder = raw_format(place.format, f"Tensor {name} of {self.source}")
+        words = self._bytes(place).view(f"u{decoder.block_bytes}").reshape(place.shape)
+        chosen = np.ascontiguousarray(words[rows][:, columns])
+        return torch.from_numpy(chosen.view(np.uint8)).view(decoder.dtype)
 
     def close(self) -> None:
         self._maps.clear()
+
+    def _bytes(self, place: _Place) -> NDArray[np.uint8]:
+        return self._map(place.file)[place.offset : place.offset + place.num_bytes]
 
     def _place(self, name: str) -> _Place:
         if name not in self._places:
@@ -155,7 +171,7 @@ def _read_place(file: Path, name: str, entry: Any, start: int) -> _Place:
     place = _Place(file, shape, kind, start + first, last - first)
     if first < 0 or last < first or min(shape, default=1) < 0:
         raise CheckpointError(f"{file}: tensor {name} announces the impossible place {first} to {last}.", advice="Fetch it again.")
-    itemsize = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}.get(kind)
+    itemsize = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1}.get(kind)
     if itemsize is not None and place.num_bytes != itemsize * math.prod(shape):
         raise CheckpointError(
             f"{file}: tensor {name} of shape {list(shape)} in {kind} needs {itemsize * math.prod(shape)} bytes.",
