@@ -51,6 +51,7 @@ def load_eagle(context: DraftContext) -> EagleDrafter:
         context.num_slots,
         max_context,
         context.plan.shape,
+        target.device,
         target.dtype,
         context.hot_token_ids,
     )
