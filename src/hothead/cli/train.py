@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hothead import __version__
 from hothead.cli import notes
 from hothead.cli.lazy import Command, LazyGroup
 from hothead.cli.options import options, sources
@@ -75,7 +76,7 @@ def _train(config: TrainConfig) -> None:
     is_eagle3 = isinstance(config, TrainEagle3Config)
     num_positions = config.max_length + config.num_unrolled
     target = load_target(files.path, files.name, resolve_dtype(config.dtype), num_positions, is_for_eagle3=is_eagle3)
-    callbacks = Callbacks(_Lines("").stage, _Lines("training").step, lambda prompts: _responses(config, prompts))
+    callbacks = Callbacks(_Lines("").stage, _Lines("training").step, lambda prompts: _responses(config, prompts), version=__version__)
     always_in = required_token_ids(Tokenizer.load(files.path))
     if isinstance(config, TrainEagle3Config):
         train_eagle3(config, target, callbacks, always_in)

@@ -20,6 +20,7 @@ from hothead.train.features import FeatureCache, FeatureSubset
 from hothead.train.loop import keep_freed_memory, train
 from hothead.train.network import EagleHead
 from hothead.train.prepare import Callbacks, prepare, resolve_dtype
+from hothead.train.record import write_record
 
 
 def train_eagle(config: TrainEagleConfig, target: FrozenTarget, callbacks: Callbacks, always_in: Sequence[int] | None = None) -> Progress:
@@ -52,7 +53,10 @@ def train_eagle(config: TrainEagleConfig, target: FrozenTarget, callbacks: Callb
         def export(measured: dict[str, object]) -> None:
             export_head(config.output, network, scales, target, data.token_map, data.about | {"evaluation": figures | measured})
 
-        return callbacks.after_export(config.output, export)
+        measured = callbacks.after_export(config.output, export)
+        figures.update(measured)
+        write_record(config.output, config, data.about, progress, callbacks.version)
+        return measured
 
     rotary = target.rotary(config.max_length + config.num_unrolled, dtype)
     trainee = eagle_trainee(config, network, source(data.training), source(data.held_out), rotary)

@@ -22,6 +22,7 @@ from hothead.train.features import FeatureCache, FeatureRows, FeatureSubset, Onl
 from hothead.train.loop import keep_freed_memory, train
 from hothead.train.network import NextEmbeddings, RotaryTables
 from hothead.train.prepare import Callbacks, Data, prepare, resolve_dtype
+from hothead.train.record import write_record
 from hothead.train.trainee import Evaluation, StepLoss, Trainee
 
 
@@ -55,7 +56,10 @@ def train_eagle3(config: TrainEagle3Config, target: FrozenTarget, callbacks: Cal
         def export(measured: dict[str, object]) -> None:
             export_eagle3(config.output, network, scales, target, data.token_map, about | {"evaluation": figures | measured})
 
-        return callbacks.after_export(config.output, export)
+        measured = callbacks.after_export(config.output, export)
+        figures.update(measured)
+        write_record(config.output, config, about, progress, callbacks.version)
+        return measured
 
     rotary = target.rotary(config.max_length + config.num_unrolled, dtype)
     trainee = eagle3_trainee(config, network, training, held_out, rotary)

@@ -84,7 +84,8 @@ def _cross_entropy(features: torch.Tensor, head_rows: torch.Tensor, labels: torc
 
 def _best(features: torch.Tensor, head_rows: torch.Tensor) -> torch.Tensor:
     """[N, D] -> [N] hot indices of the best scores."""
-    return torch.cat([F.linear(chunk, head_rows).argmax(-1) for chunk in features.split(1024)])
+    # The same as argmax, which for bfloat16 on a CPU takes six times as long.
+    return torch.cat([F.linear(chunk, head_rows).max(-1).indices for chunk in features.split(1024)])
 
 
 def _chain(source: Source[E], example: E, unroll: Unroll[E], head_rows: torch.Tensor) -> Sequence[torch.Tensor]:

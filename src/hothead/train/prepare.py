@@ -24,13 +24,14 @@ class Callbacks:
 
     on_stage(stage, done, in all): "responses", "features" and "distributions". on_step: every optimiser step. write_responses: needed
     with --prompts. measure(folder of the head as it stands) -> further figures for each evaluation, such as tokens per step of the real
-    engine.
+    engine. version: of hothead, for the record of the run.
     """
 
     on_stage: Callable[[str, int, int], None]
     on_step: Callable[[StepReport], None]
     write_responses: WriteResponses | None = None
     measure: Callable[[Path], dict[str, object]] | None = None
+    version: str = "unknown"
 
     def after_export(self, folder: Path, export: Callable[[dict[str, object]], None]) -> dict[str, object]:
         """Export the head as it stands, measure it, and export it again with the figures -> the figures."""

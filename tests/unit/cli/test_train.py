@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         (["--prompts", "a", "--hot-size", "0"], "OptionError: --hot-size 0 is out of range."),
     ],
 )
-def test_bad_usage_is_refused(hothead: CommandLine, arguments: list[str], expected: str) -> None:
-    done = hothead("train", "eagle", *arguments)
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_bad_usage_is_refused(hothead: CommandLine, kind: str, arguments: list[str], expected: str) -> None:
+    done = hothead("train", kind, *arguments)
     assert (done.code, done.out) == (2, "")
     assert expected in done.err
 

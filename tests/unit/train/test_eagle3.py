@@ -288,6 +288,9 @@ def test_from_responses_to_a_head_that_drafts(tmp_path: Path) -> None:
     target = load_target(model, "tiny", torch.float32, 64, is_for_eagle3=True)
     assert target.feature_layers == (2, 3, 3)
     train_eagle3(config, target, Callbacks(lambda *_: None, lambda _: None))
+    record = json.loads((config.output / "run.json").read_text())
+    assert record["options"]["num_steps"] == record["progress"]["num_steps"] == 200
+    assert len(record["progress"]["evaluations"]) == 1
     about = json.loads((config.output / "config.json").read_text())
     assert about["architectures"] == ["LlamaForCausalLMEagle3"]
     assert about["draft_vocab_size"] == 200
