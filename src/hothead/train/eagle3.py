@@ -7,13 +7,14 @@ unrolled steps share them, and the distributions that come of them. Nothing is a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 
 from hothead.train.checkpoint import Progress
 from hothead.train.config import TrainEagle3Config
 from hothead.train.eagle3_examples import Eagle3Example, Eagle3Source, measure_scales
-from hothead.train.eagle3_losses import head_loss, hot_distribution
+from hothead.train.eagle3_losses import LossRows, head_loss, hot_distribution
 from hothead.train.eagle3_network import Eagle3Head
 from hothead.train.evaluation import evaluate
 from hothead.train.examples import FrozenTarget
@@ -24,6 +25,9 @@ from hothead.train.network import NextEmbeddings, RotaryTables
 from hothead.train.prepare import Callbacks, Data, prepare, resolve_dtype
 from hothead.train.record import write_record
 from hothead.train.trainee import Evaluation, StepLoss, Trainee
+
+FIGURE_ROWS = 512
+"""Positions of each unrolled step from which the loss and the accuracy that are shown are taken."""
 
 
 def train_eagle3(config: TrainEagle3Config, target: FrozenTarget, callbacks: Callbacks, always_in: Sequence[int] | None = None) -> Progress:
@@ -74,7 +78,7 @@ def eagle3_trainee(
         network,
         training,
         held_out,
-        lambda example: eagle3_loss(config, network, example, training, rotary),
+        lambda example: eagle3_loss(config, network, example, training, rotary, FIGURE_ROWS),
         lambda: evaluate_eagle3(network, held_out, rotary),
         {"later_share": config.later_share},
     )
@@ -91,26 +95,37 @@ def evaluate_eagle3(network: Eagle3Head, source: Eagle3Source, rotary: RotaryTab
 
 
 def eagle3_loss(
-    config: TrainEagle3Config, network: Eagle3Head, example: Eagle3Example, source: Eagle3Source, rotary: RotaryTables
+    config: TrainEagle3Config,
+    network: Eagle3Head,
+    example: Eagle3Example,
+    source: Eagle3Source,
+    rotary: RotaryTables,
+    num_figure_rows: int | None = None,
 ) -> StepLoss:
-    """Cross-entropy of every unrolled step against the target's distribution over the hot vocabulary, weighted by depth."""
+    """Cross-entropy of every unrolled step against the target's distribution over the hot vocabulary, weighted by depth. num_figure_rows:
+    see `head_loss`."""
     num_rows = example.batch.num_response_rows
     weights = network.compute_weights(source.dtype)
     read = network.unroll(weights, example.inputs, rotary, source.num_steps)
     # Row n's distribution is over row n's own next token: what step s predicts from row n - s - 1.
     targets = hot_distribution(example.final_states, source.hot_rows, example.hot_indices[:num_rows], config.hard_label_share)
     depth_weights = [config.depth_decay**step for step in range(source.num_steps)]
-    total, accuracy = torch.zeros(()), []
-    for step, features in enumerate(read):
+    target_rows, labels, row_weights, hot_shares = [], [], [], []
+    for step in range(source.num_steps):
         rows = torch.arange(num_rows) if step == 0 or example.inputs.roots is None else example.inputs.roots
         is_counted = example.num_after[rows] > step
         num_counted = is_counted.sum().clamp(min=1)
-        labels = torch.where(is_counted, example.hot_indices[rows + step + 1], -1)
-        row_weights = (labels >= 0).float() * (depth_weights[step] / sum(depth_weights) / num_counted)
-        loss, figures = head_loss(features, weights.head, targets, (rows + step + 1).clamp(max=num_rows - 1), labels, row_weights)
-        total = total + loss
-        accuracy.append(float(figures[1] / num_counted))
-    return StepLoss(total, float(total.detach()), accuracy=tuple(accuracy))
+        labels.append(torch.where(is_counted, example.hot_indices[rows + step + 1], -1))
+        is_hot = labels[-1] >= 0
+        row_weights.append(is_hot.float() * (depth_weights[step] / sum(depth_weights) / num_counted))
+        target_rows.append((rows + step + 1).clamp(max=num_rows - 1))
+        hot_shares.append(float(is_hot.sum() / num_counted))
+    starts = tuple(accumulate((len(rows) for rows in labels[:-1]), initial=0))
+    compared = LossRows(torch.cat(target_rows), torch.cat(labels), torch.cat(row_weights), starts)
+    loss, figures = head_loss(torch.cat(read), weights.head, targets, compared, num_figure_rows)
+    # A token outside the hot vocabulary is a miss.
+    accuracy = tuple(share * hot for share, hot in zip(figures[:, 1].tolist(), hot_shares, strict=True))
+    return StepLoss(loss, float(loss.detach()), accuracy=accuracy)
 
 
 def _features(config: TrainEagle3Config, target: FrozenTarget, data: Data, callbacks: Callbacks) -> FeatureRows:

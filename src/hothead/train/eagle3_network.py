@@ -89,8 +89,8 @@ class Eagle3Head(nn.Module):
         qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]).to(dtype)
         return Eagle3Weights(
             self.fc.weight.to(dtype),
-            qkv[:, :width],
-            qkv[:, width:],
+            qkv[:, :width].contiguous(),
+            qkv[:, width:].contiguous(),
             attention.o_proj.weight.to(dtype),
             torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]).to(dtype),
             mlp.down_proj.weight.to(dtype),

@@ -248,6 +248,16 @@ def test_a_narrower_head_with_its_own_embedding_drafts(model: Path, tmp_path: Pa
     assert decoded.num_drafted > 0
 
 
+def test_a_head_of_eagle_as_its_authors_publish_it(model: Path, tmp_path: Path) -> None:
+    """pytorch_model.bin with the target's embedding in it."""
+    folder = make_eagle(tmp_path, model)
+    weights = load_file(folder / "model.safetensors") | {"embed_tokens.weight": torch.zeros(3, 48)}
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    decoded = decode(make_core(model, speculative_draft_model_path=str(folder)), [[5, 6, 7]], SamplingParams(max_tokens=12))
+    assert decoded.num_drafted > 0
+
+
 @pytest.mark.case(10)
 def test_a_copied_tying_is_said_and_ignored(model: Path, tmp_path: Path) -> None:
     folder = make_eagle3(tmp_path, model, IDS, tie_word_embeddings=True)

@@ -24,7 +24,7 @@ from hothead.train.config import TrainEagle3Config
 from hothead.train.dataset import Document, pack
 from hothead.train.eagle3 import eagle3_loss, eagle3_trainee, train_eagle3
 from hothead.train.eagle3_examples import Eagle3Source, choose_roots, measure_scales
-from hothead.train.eagle3_losses import head_loss, hot_distribution
+from hothead.train.eagle3_losses import LossRows, head_loss, hot_distribution
 from hothead.train.eagle3_network import Eagle3Head
 from hothead.train.features import OnlineFeatures
 from hothead.train.loop import StepReport, train
@@ -175,13 +175,19 @@ def test_loss_and_gradients_equal_autograd() -> None:
     mixed = torch.softmax(states @ hot_rows.T, 1)
     mixed[own >= 0] = 0.75 * mixed[own >= 0] + 0.25 * F.one_hot(own[own >= 0], 30)
     torch.testing.assert_close(targets, mixed)
-    loss, figures = head_loss(features, head, targets, rows, labels, weights)
+    loss, figures = head_loss(features, head, targets, LossRows(rows, labels, weights, (0, 700)))
     found = torch.autograd.grad(loss * 3, (features, head))
     scores = features @ head.T
     expected = (F.cross_entropy(scores, targets[rows], reduction="none") * weights).sum()
     wanted = torch.autograd.grad(expected * 3, (features, head))
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-3)
-    assert int(figures[1]) == int((scores.argmax(1) == labels).sum())
+    for step, part in enumerate((slice(0, 700), slice(700, 1100))):
+        is_best = scores.argmax(1)[part] == labels[part]
+        assert float(figures[step, 1]) == pytest.approx(int(is_best.sum()) / int((labels[part] >= 0).sum()))
+    sampled, _ = head_loss(features, head, targets, LossRows(rows, labels, weights, (0, 700)), 200)
+    for one, other in zip(torch.autograd.grad(sampled * 3, (features, head)), found, strict=True):
+        assert torch.equal(one, other)
+    assert float(sampled.detach()) == pytest.approx(float(loss.detach()), rel=0.1)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
