@@ -315,6 +315,10 @@ def test_from_responses_to_a_head_that_drafts(tmp_path: Path) -> None:
     )
     assert decoded.token_ids == plain.token_ids
     assert decoded.tokens_per_step > 1.3
+    sampled = SamplingParams(max_tokens=12, temperature=0.3, seed=4, ignore_eos=True)
+    ours = decode(make_core(model, speculative_draft_model_path=str(config.output)), prompts[:4], sampled)
+    assert ours.token_ids == decode(make_core(model, speculative_algorithm="NONE"), prompts[:4], sampled).token_ids
+    assert ours.num_accepted > 0
 
     token_ids = (*prompts[0], *plain.token_ids[0])
     states = target.hidden_states([token_ids])[:, :-48]
