@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 from tests.support.decode import Decoded, decode, decode_on_rank, make_core
 from tests.support.ranks import run_on_ranks
-from tests.support.tiny import make_eagle, make_model
+from tests.support.tiny import make_eagle, make_eagle3, make_model
 
 from hothead.config.sampling import SamplingParams
 from hothead.vocab.token_map import TokenMap
@@ -37,19 +37,21 @@ def drafts(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     file = folder / "map.safetensors"
     TokenMap(np.random.default_rng(3).permutation(300)[:101].astype(np.int64)).save(file)
     eagle = {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": str(make_eagle(folder / "eagle", model))}
+    eagle3 = {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": str(make_eagle3(folder / "eagle3", model, range(300)))}
     same = make_model(folder / "same", tie_word_embeddings=True)
     standalone = {"speculative_algorithm": "STANDALONE", "speculative_draft_model_path": str(same)}
     both = {"verification": "rejection", "speculative_token_map": str(file)}
     return {
         "EAGLE chain": {**eagle, **both, **CHAIN},
         "EAGLE tree": {**eagle, **both, **TREE},
+        "EAGLE3 tree": {**eagle3, **both, **TREE},
         "STANDALONE chain": {**standalone, **both, **CHAIN},
         "STANDALONE tree": {**standalone, **both, **TREE},
         "NGRAM tree": {"speculative_algorithm": "NGRAM", "verification": "rejection", **TREE},
     }
 
 
-NAMES = ("EAGLE chain", "EAGLE tree", "STANDALONE chain", "STANDALONE tree", "NGRAM tree")
+NAMES = ("EAGLE chain", "EAGLE tree", "EAGLE3 tree", "STANDALONE chain", "STANDALONE tree", "NGRAM tree")
 
 
 def run(model: Path, options: dict[str, Any], sampling: SamplingParams | list[SamplingParams]) -> Decoded:

@@ -53,7 +53,8 @@ class Drafter(Protocol):
     def observe(self, batch: Batch, trees: Sequence[TokenTree], verdicts: Sequence[Verdict], hidden: torch.Tensor) -> None:
         """Called after the verdicts are committed.
 
-        hidden: [N, D], the target's features for each row's new tokens and then its tree nodes, rows one after the other.
+        hidden: [N, F], the target's features for each row's new tokens and then its tree nodes, rows one after the other: its hidden states
+        after the final norm, or those that enter the plan's `feature_layers`.
         """
         ...
 

@@ -54,10 +54,14 @@ class TreeDrafter(ABC):
 
     @abstractmethod
     def _run(self, token_ids: torch.Tensor, features: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
-        """One pass of the network -> [N, D], what the hot head reads.
+        """One pass of the network -> [N, D], its output, from which `_head_input` makes what the hot head reads.
 
         token_ids, positions: [N] int64; features: [N, D], the output from which each token was drafted.
         """
+
+    def _head_input(self, output: torch.Tensor) -> torch.Tensor:
+        """The network's output [N, D] -> what the hot head reads [N, D]."""
+        return output
 
     def _grow(self, rows: list[BatchRow], features: torch.Tensor) -> list[TokenTree]:
         """features: [B, D], the network's output behind the last committed token."""
@@ -140,7 +144,10 @@ class TreeDrafter(ABC):
         choices = [ChoiceRow(row.sampling, self._seed(row, depth, index), len(row.token_ids) - 1 + depth) for index, row in enumerate(rows)]
         choose = self.hot_head.draw if any(self._is_drawn(row) for row in rows) else self.hot_head.candidates
         candidates = choose(
-            features, self.shape.topk, inverse_temperature=inverse_temperatures(choices, self.device), noise=draft_noise(choices)
+            self._head_input(features),
+            self.shape.topk,
+            inverse_temperature=inverse_temperatures(choices, self.device),
+            noise=draft_noise(choices),
         )
         if not self.hot_head.group.is_alike:
             candidates = self._agreed(candidates)

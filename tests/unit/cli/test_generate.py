@@ -130,7 +130,7 @@ def test_messages_need_a_chat_template(hothead: CommandLine) -> None:
         (["a", "--tp", "two"], "Invalid value for '--tp-size'"),
         (["a", "--hot-size", "5", "--hot-coverage", "0.5"], "OptionError: --hot-size 5 and --hot-coverage 0.5 both set"),
         (["a", "--map", "m", "--draft", "none"], "OptionError: --speculative-token-map m has no head to cut"),
-        (["a", "--algorithm", "EAGEL"], "Did you mean EAGLE?"),
+        (["a", "--algorithm", "EAGEL"], "Did you mean EAGLE, EAGLE3?"),
         (["a", "--temprature", "1"], "--temperature"),
         (["--prompts-file", "missing.jsonl"], "DataError: Cannot read the prompts file missing.jsonl: No such file or directory."),
         (["a", "--config", "missing.yaml"], "OptionError: Cannot read the configuration file missing.yaml"),
