@@ -117,7 +117,7 @@ class _Clock:
 
     def __init__(self, drafter: Drafter, group: RankGroup) -> None:
         self._drafter, self._group = drafter, group
-        self._num_collectives = group.num_collectives
+        self._num_collectives, self._num_bytes = group.num_collectives, group.num_bytes
         self._head_s = drafter.head_s
         self._start = self._last = time.perf_counter()
         self._draft_s = self._verify_s = 0.0
@@ -141,6 +141,7 @@ class _Clock:
             verify_s=self._verify_s,
             total_s=time.perf_counter() - self._start,
             num_collectives=self._group.num_collectives - self._num_collectives,
+            num_rank_bytes=self._group.num_bytes - self._num_bytes,
         )
 
     def _lap(self) -> float:

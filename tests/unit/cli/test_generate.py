@@ -26,6 +26,7 @@ JSON_KEYS = [
     "ttft_s",
     "decode_tokens_per_s",
     "num_collectives_per_step",
+    "num_rank_bytes_per_step",
     "stage_s",
 ]
 
