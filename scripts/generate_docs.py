@@ -3,12 +3,14 @@
     python scripts/generate_docs.py [--check]
 
 docs/reference/options.md and docs/reference/cli.md come from the option definitions and the commands, the code map in README.md
-from the folders, the table of docs/reference/map-format.md from the registry of formats.
+from the folders, the table of docs/reference/map-format.md from the registry of formats, and the tables of what is supported from the runs
+of tests/matrix that docs/reference/support.json holds.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +51,10 @@ def main() -> int:
     pages = {
         ROOT / "docs/reference/options.md": options_page(),
         ROOT / "docs/reference/cli.md": cli_page(),
-        ROOT / "README.md": with_generated_parts((ROOT / "README.md").read_text(encoding="utf-8"), {"code-map": code_map()}),
+        ROOT / "README.md": with_generated_parts(
+            (ROOT / "README.md").read_text(encoding="utf-8"), {"code-map": code_map(), "support": support_summary()}
+        ),
+        ROOT / "docs/reference/support.md": support_page(),
         formats: with_generated_parts(formats.read_text(encoding="utf-8"), {"map-formats": map_formats()}),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
@@ -133,6 +138,51 @@ def map_formats() -> str:
     lines = ["| `--to` | what it is | keeps besides the ids |", "|---|---|---|"]
     for one in FORMATS.values():
         lines.append(f"| `{one.name}` | {one.title} | {', '.join(what for what in KEPT if what in one.keeps)} |")
+    return "\n".join(lines)
+
+
+def support() -> tuple[dict[str, list[str]], dict[str, dict[str, list[int]]]]:
+    """Columns by group, and runs passed and made by kind of draft and column."""
+    found = json.loads((ROOT / "docs/reference/support.json").read_text(encoding="utf-8"))
+    return found["columns"], found["cells"]
+
+
+def support_cell(counts: list[int] | None) -> str:
+    if not counts or not counts[1]:
+        return "not run"
+    return "yes" if counts[0] == counts[1] else f"**no** ({counts[1] - counts[0]} of {counts[1]} runs failed)"
+
+
+def support_summary() -> str:
+    """One row per column of the matrix, one column per kind of draft."""
+    columns, cells = support()
+    lines = [f"| | | {' | '.join(cells)} |", "|---|---|" + "---|" * len(cells)]
+    for title, names in columns.items():
+        for number, name in enumerate(names):
+            found = [support_cell(counts.get(name)) for counts in cells.values()]
+            lines.append(f"| {title if number == 0 else ''} | {name} | {' | '.join(found)} |")
+    return "\n".join(lines)
+
+
+def support_page() -> str:
+    """A table per group of columns, with the numbers of runs."""
+    columns, cells = support()
+    lines = [
+        _GENERATED,
+        "# What works with what",
+        "",
+        "Each cell is what happened when the matrix of tests (`tests/matrix`) ran through the whole engine: *yes* where every run passed, "
+        "with their number. Greedy and coupled text must be the text of plain decoding on one rank, token for token; rejection's text must "
+        "be the same on any number of ranks (its law has tests of its own). All drafts with a head use a token map. Ties, paddings and "
+        "ranks are run with float32 heads, and every stored form on one and two ranks.",
+        "",
+    ]
+    for title, names in columns.items():
+        lines += [f"## {title.capitalize()}", "", f"| draft | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+        for kind, counts in cells.items():
+            row = [f"{support_cell(found)} ({found[1]})" if (found := counts.get(name)) else "not run" for name in names]
+            lines.append(f"| {kind} | {' | '.join(row)} |")
+        lines.append("")
     return "\n".join(lines)
 
 

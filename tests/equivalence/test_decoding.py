@@ -117,6 +117,7 @@ def test_accepted_paths_do_not_change_a_token(shape: TreeShape, sampling: str, m
     assert decoded.num_accepted > 20
 
 
+@pytest.mark.case(1, 28)
 @pytest.mark.parametrize("tp_size", [2, 3, 4])
 def test_ranks_do_not_change_a_token(tp_size: int, model: Path, eagle: Path, token_map: Path, plain: dict[str, Decoded]) -> None:
     by_name = drafters(eagle, token_map)
@@ -178,6 +179,7 @@ def _unlike_rank(group: RankGroup, model: str, options: dict[str, Any]) -> list[
     return decode(core, prompts()[:3], replace(GREEDY, max_tokens=10)).token_ids
 
 
+@pytest.mark.case(23)
 @pytest.mark.parametrize("placement", ["balanced", "replicated"])
 @pytest.mark.parametrize("name", ["EAGLE tree, hot head", "STANDALONE tree, hot head"])
 def test_unlike_ranks_do_not_drift_apart(

@@ -8,6 +8,9 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 
 CASES = {
+    1: "a map with tp_size above 1: token ids used as rows of a vocabulary shard",
+    2: "all hot ids in the first shard: the load succeeds, and scores are too wide",
+    3: "a buffer as wide as the configuration says, and not as the head is",
     4: "nearly all hot rows on one of two ranks, since frequent ids have low numbers",
     5: "a hot size that ranks do not divide: shapes differed, or padding was chosen",
     6: "offsets (d2t) read as token ids, or the other way round; a table of zeros",
@@ -26,6 +29,10 @@ CASES = {
     19: "a quantized head of which only the codes were cut, and not their scales",
     20: "after a rejection only the drafted token's mass was taken away: wrong shares",
     21: "rejection sampling refused with a reduced draft vocabulary",
+    22: "each rank took the best of its own shard",
+    23: "each rank decided by what it had, and they decided differently",
+    24: "a tied head: the same parameter dealt with twice",
+    28: "a small model's own head never cut, and the first step fails",
     29: "2-D, float, negative, boolean or repeated ids taken as they came",
     30: "a mistyped path became a download",
     31: "the map read only after both models were loaded",

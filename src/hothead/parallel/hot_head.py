@@ -332,7 +332,9 @@ def _read_filled(read_rows: RowReader, token_ids: np.ndarray) -> torch.Tensor:
         if rows.shape[0] != len(wanted):
             raise CheckpointError(f"{len(wanted)} rows of the output head were asked for, {rows.shape[0]} came.")
         weight[start : start + len(wanted)] = rows
-    is_unfilled = weight.isnan().any(1)
+    # In pieces: a mask of the whole would be half as large as the weight.
+    pieces = [piece.isnan().any(1) for piece in weight.split(_READ_ROWS)]
+    is_unfilled = torch.cat(pieces)
     if bool(is_unfilled.any()):
         first_bad = int(is_unfilled.nonzero()[0])
         raise CheckpointError(

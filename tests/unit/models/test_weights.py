@@ -485,6 +485,7 @@ def test_half_a_checkpoint_says_so_and_long_lists_are_cut(tmp_path: Path) -> Non
         account(source_with(tmp_path, a=(1,)), {"a": (1,), **{f"b{number}": (1,) for number in range(9)}})
 
 
+@pytest.mark.case(24)
 def test_a_stored_copy_of_a_tied_head_is_passed_over(tmp_path: Path) -> None:
     source = source_with(tmp_path, a=(1,), lm_head__weight=(1,))
     account(source, {"a": (1,)}, has_tied_head=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from typing import Protocol
 
 import numpy as np
@@ -40,6 +41,15 @@ class WeightSource(Protocol):
     def close(self) -> None:
         """Let go of the files. Tensors that were read stay valid."""
         ...
+
+
+def expect_scattered(memory: np.memmap, offset: int, num_bytes: int) -> None:
+    """Tell the system that rows here and there of a mapped tensor are read: without it every row brings its neighbours along, and an eighth
+    of a head's rows the whole head."""
+    mapped = getattr(memory, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_RANDOM"):
+        start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_RANDOM, start, offset + num_bytes - start)
 
 
 def read_stored(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hothead.errors import CheckpointError
 from hothead.files.gguf_header import GgufHeader, read_gguf_header
 from hothead.models.families import FAMILIES
-from hothead.models.weights.base import Rows, check_rows, read_stored
+from hothead.models.weights.base import Rows, check_rows, expect_scattered, read_stored
 from hothead.models.weights.decode import stored_format
 
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -44,7 +44,7 @@ class GgufWeights:
         self.source = header.path.name
         self._tensors = {hugging_face_name(name): tensor for name, tensor in header.tensors.items()}
         self._path = header.path
-        self._map: NDArray[np.uint8] | None = None
+        self._map: np.memmap | None = None
         self._num_heads = _permuted_heads(header)
 
     @classmethod
@@ -69,6 +69,8 @@ class GgufWeights:
         decoder = stored_format(tensor.format, f"Tensor {name} of {self.source}")
         if self._map is None:
             self._map = np.memmap(self._path, dtype=np.uint8, mode="r")
+        if isinstance(rows, np.ndarray):
+            expect_scattered(self._map, tensor.offset, tensor.num_bytes)
         permuted = _PERMUTED.search(name)
         if permuted and self._num_heads:
             rows = interleaved_rows(check_rows(rows, tensor.shape[0], name), tensor.shape[0], self._num_heads[permuted[1]])

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from hothead.errors import CheckpointError
-from hothead.models.weights.base import Rows, read_stored
+from hothead.models.weights.base import Rows, expect_scattered, read_stored
 from hothead.models.weights.decode import raw_format, stored_format
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -43,7 +43,7 @@ class SafetensorsWeights:
     def __init__(self, source: str, places: dict[str, _Place]) -> None:
         self.source = source
         self._places = places
-        self._maps: dict[Path, NDArray[np.uint8]] = {}
+        self._maps: dict[Path, np.memmap] = {}
 
     @classmethod
     def open(cls, path: Path) -> SafetensorsWeights:
@@ -73,12 +73,16 @@ class SafetensorsWeights:
     def read(self, name: str, rows: Rows = None, columns: slice | None = None, *, dtype: torch.dtype | None = None) -> torch.Tensor:
         place = self._place(name)
         decoder = stored_format(place.format, f"Tensor {name} of {self.source}")
+        if isinstance(rows, np.ndarray):
+            expect_scattered(self._map(place.file), place.offset, place.num_bytes)
         return read_stored(self._bytes(place), place.shape, decoder, rows, columns, dtype, name)
 
     def read_raw(self, name: str, rows: Rows = None, columns: slice | None = None) -> torch.Tensor:
         """A part of a quantized weight as it is stored, integers and float8 too. Otherwise like `read`."""
         place = self._place(name)
         decoder = raw_format(place.format, f"Tensor {name} of {self.source}")
+        if isinstance(rows, np.ndarray):
+            expect_scattered(self._map(place.file), place.offset, place.num_bytes)
         return read_stored(self._bytes(place), place.shape, decoder, rows, columns, None, name)
 
     def read_columns(self, name: str, rows: slice, columns: NDArray[np.int64]) -> torch.Tensor:
@@ -100,7 +104,7 @@ class SafetensorsWeights:
             raise CheckpointError(f"{self.source} has no tensor {name}.", f"It has {len(self._places)} tensors.")
         return self._places[name]
 
-    def _map(self, file: Path) -> NDArray[np.uint8]:
+    def _map(self, file: Path) -> np.memmap:
         if file not in self._maps:
             try:
                 self._maps[file] = np.memmap(file, dtype=np.uint8, mode="r")
