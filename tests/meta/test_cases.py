@@ -20,6 +20,7 @@ CASES = {
     16: "a new file for every size",
     17: "a map of the wrong text, or where the head is cheap: slower, and nothing said so",
     18: "web text instead of what the model itself writes",
+    19: "a quantized head of which only `weight` was sliced, not scales and zero points; packed heads have no `weight`",
     29: "2-D, float, negative, boolean or repeated ids taken as they came",
     30: "a mistyped path became a download",
     31: "the map read only after both models were loaded",

@@ -13,6 +13,7 @@ from typing import Any
 
 from hothead.errors import ModelConfigError, nearest
 from hothead.models.families import FAMILIES, UNIMPLEMENTED_KEYS, Family, When
+from hothead.models.quantization import read_quantization
 from hothead.models.rope import RopeConfig, rope_from_hugging_face, stretched_length
 
 _DTYPES = ("bfloat16", "float16", "float32")
@@ -93,7 +94,7 @@ def from_hugging_face(config: Mapping[str, Any], generation_config: Mapping[str,
     where: the model's name in messages. Raises ModelConfigError.
     """
     family = _family(config, where)
-    _refuse_quantization(config, where)
+    read_quantization(config, where, ModelConfigError)  # refuses what cannot be read
     refuse_keys(config, UNIMPLEMENTED_KEYS, where, "")
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
@@ -162,18 +163,6 @@ def unknown_architecture(name: str, key: str, known: Iterable[str], where: str) 
         f"{where} is a model of the architecture {name!r} ({key}), which is not implemented.",
         f"{implemented} {hint}" if hint.startswith("Did") else implemented,
     )
-
-
-def _refuse_quantization(config: Mapping[str, Any], where: str) -> None:
-    quantization = config.get("quantization_config") or config.get("compression_config")
-    if quantization:
-        is_table = isinstance(quantization, Mapping)
-        method = quantization.get("quant_method", quantization.get("format", "unnamed")) if is_table else quantization
-        raise ModelConfigError(
-            f"{where} is quantized in the format {method!r} (quantization_config), which this version does not read.",
-            "Read: unquantized safetensors, and GGUF files (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, K-quants).",
-            advice="Use the unquantized model or a .gguf version of it.",
-        )
 
 
 def refuse_keys(config: Mapping[str, Any], table: Mapping[str, tuple[object, ...]], where: str, prefix: str) -> None:

@@ -13,7 +13,7 @@ from hothead.errors import CheckpointError
 from hothead.models.weights.decode import StoredFormat
 
 Rows = slice | NDArray[np.int64] | None
-_CHUNK_VALUES = 1 << 22  # values decoded at a time: 16 MB of float32
+CHUNK_VALUES = 1 << 22  # values decoded at a time: 16 MB of float32
 
 
 class WeightSource(Protocol):
@@ -59,7 +59,7 @@ def read_stored(
         raise CheckpointError(f"Tensor {name} of shape {list(shape)}, stored as {stored_format.name}, cannot be cut into columns.")
     num_rows, num_columns = shape[0] if shape else 1, math.prod(shape[1:])
     wanted = check_rows(rows, num_rows, name)
-    cut = slice(0, num_columns) if columns is None else _check_slice(columns, num_columns, "columns", name)
+    cut = check_columns(columns, num_columns, name)
     block, block_bytes = stored_format.block_size, stored_format.block_bytes
     byte_columns = slice(cut.start // block * block_bytes, -(-cut.stop // block) * block_bytes)
     skipped = cut.start % block  # values before the first wanted one, in its block
@@ -74,7 +74,7 @@ def read_stored(
     dtype = dtype or stored_format.dtype
     if not count or not width:
         return torch.empty((count, width) if columns is not None else (count, *shape[1:]), dtype=dtype)
-    step = count if dtype == stored_format.dtype and stored_format.is_plain else max(1, _CHUNK_VALUES // max(width, 1))
+    step = count if dtype == stored_format.dtype and stored_format.is_plain else max(1, CHUNK_VALUES // max(width, 1))
     if count <= step:
         result = decoded(_part(wanted, 0, count)).to(dtype).contiguous()
     else:
@@ -118,6 +118,11 @@ def check_rows(rows: Rows, num_rows: int, name: str) -> Rows:
             f"The first is {row_ids[outside[0]]} at position {outside[0]}.",
         )
     return row_ids
+
+
+def check_columns(columns: slice | None, num_columns: int, name: str) -> slice:
+    """As `check_rows`."""
+    return slice(0, num_columns) if columns is None else _check_slice(columns, num_columns, "columns", name)
 
 
 def _check_slice(part: slice, size: int, what: str, name: str) -> slice:

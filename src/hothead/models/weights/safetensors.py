@@ -24,6 +24,19 @@ from hothead.models.weights.decode import stored_format
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+# As numbers of the stored size; numpy has neither BF16 nor F8.
+_NUMBERS: dict[str, type[np.generic]] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
+    "F8_E4M3": np.uint8,
+    "U8": np.uint8,
+    "I8": np.int8,
+    "I16": np.int16,
+    "I32": np.int32,
+    "I64": np.int64,
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,16 @@ class SafetensorsWeights:
         stored = self._map(place.file)[place.offset : place.offset + place.num_bytes]
         decoder = stored_format(place.format, f"Tensor {name} of {self.source}")
         return read_stored(stored, place.shape, decoder, rows, columns, dtype, name)
+
+    def mapped(self, name: str) -> NDArray[Any]:
+        """The whole tensor as numbers of its size in mapped memory, read-only; BF16 and F8 as unsigned integers. Nothing is read yet."""
+        place = self._place(name)
+        if place.format not in _NUMBERS:
+            raise CheckpointError(f"Tensor {name} of {self.source} is stored as {place.format}, which is not implemented.")
+        if not place.num_bytes:
+            return np.empty(place.shape, _NUMBERS[place.format])
+        stored = self._map(place.file)[place.offset : place.offset + place.num_bytes]
+        return stored.view(_NUMBERS[place.format]).reshape(place.shape)
 
     def close(self) -> None:
         self._maps.clear()
@@ -155,7 +178,7 @@ def _read_place(file: Path, name: str, entry: Any, start: int) -> _Place:
     place = _Place(file, shape, kind, start + first, last - first)
     if first < 0 or last < first or min(shape, default=1) < 0:
         raise CheckpointError(f"{file}: tensor {name} announces the impossible place {first} to {last}.", advice="Fetch it again.")
-    itemsize = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}.get(kind)
+    itemsize = np.dtype(_NUMBERS[kind]).itemsize if kind in _NUMBERS else None
     if itemsize is not None and place.num_bytes != itemsize * math.prod(shape):
         raise CheckpointError(
             f"{file}: tensor {name} of shape {list(shape)} in {kind} needs {itemsize * math.prod(shape)} bytes.",
