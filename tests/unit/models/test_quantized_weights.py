@@ -216,6 +216,11 @@ CONTRADICTIONS: list[tuple[str, str, Callable[[dict[str, torch.Tensor], dict[str
     ("int4-groups", "packed zero points", lambda tensors, _: tensors.update(weight_zero_point=torch.zeros(27, 5, dtype=torch.int32))),
     ("int4-groups", "groups from 0 to 9", lambda tensors, _: tensors.update(weight_g_idx=(torch.arange(160) // 16).int())),
     ("int8-rows", "weight_g_idx", lambda tensors, _: tensors.update(weight_g_idx=torch.zeros(64).int())),
+    (
+        "gptq-int4",
+        "embedding in GPTQ",
+        lambda tensors, _: tensors.update({f"model.embed_tokens.{n}": torch.ones(1) for n in ("qweight", "g_idx")}),
+    ),
     ("gptq-int4", "desc_act", lambda tensors, table: (tensors.pop("g_idx"), table.update(desc_act=True))),
     ("gptq-int4", "groups from 0 to 2", lambda tensors, _: tensors["g_idx"].add_(tensors["g_idx"])),
     ("gptq-int4", "8 bits", lambda _, table: table.update(bits=8)),

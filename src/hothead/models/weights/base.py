@@ -20,6 +20,7 @@ class WeightSource(Protocol):
     """A checkpoint, by Hugging Face tensor names. Nothing is read before `read`, and then only what was asked for."""
 
     source: str  # the model's name in messages
+    passed_over: frozenset[str]  # stored tensors without a logical name that nothing here needs
 
     def names(self) -> frozenset[str]: ...
 

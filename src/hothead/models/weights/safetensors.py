@@ -53,6 +53,8 @@ class _Place:
 class SafetensorsWeights:
     """A WeightSource over one or more `.safetensors` files, which are opened when a tensor of theirs is first read."""
 
+    passed_over: frozenset[str] = frozenset()
+
     def __init__(self, source: str, places: dict[str, _Place]) -> None:
         self.source = source
         self._places = places

@@ -34,7 +34,7 @@ METHODS: dict[type, tuple[frozenset[str], Callable[[Module, Any], QuantizedMatri
 
 
 class QuantizedWeights:
-    """A WeightSource. passed_over: stored tensors that nothing here needs (scales of activations and of the KV cache)."""
+    """A WeightSource. passed_over: scales of activations and of the KV cache."""
 
     def __init__(self, stored: SafetensorsWeights, quantization: Quantization) -> None:
         """Reads headers, shapes and orders of groups; raises CheckpointError for a missing part or one of the wrong shape."""
