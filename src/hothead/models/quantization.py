@@ -81,10 +81,10 @@ def read_quantization(config: Mapping[str, Any], where: str, error: type[Hothead
         return None
     if not isinstance(table, Mapping):
         raise _refusal(where, repr(table), error)
-    method = table.get("quant_method") or ("compressed-tensors" if "config_groups" in table else None)
-    if method not in METHODS:
-        raise _refusal(where, repr(method or "unnamed"), error)
-    return METHODS[method](_Reader(table, where, str(method), error))
+    method = table.get("quant_method") or ("compressed-tensors" if "config_groups" in table else "unnamed")
+    if not isinstance(method, str) or method not in METHODS:
+        raise _refusal(where, repr(method), error)
+    return METHODS[method](_Reader(table, where, method, error))
 
 
 class _Reader:
@@ -132,8 +132,6 @@ def _compressed_tensors(reader: _Reader) -> CompressedTensors:
         content = table.get(key) or {}
         if content and not (isinstance(content, Mapping) and (content.get("format") == DENSE or content.get("config_groups") == {})):
             raise reader.refuse(key)
-    if table.get("quantization_status", "compressed") != "compressed":
-        raise reader.refuse(f"quantization_status = {table['quantization_status']!r}")
     groups = table.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise reader.refuse("no config_groups")
@@ -150,9 +148,11 @@ def _scheme(reader: _Reader, group: Mapping[str, Any]) -> WeightScheme:
     format_name = group.get("format") or reader.table.get("format")
     if format_name not in (*COMPRESSED_FORMATS, DENSE):
         raise reader.refuse(f"format = {format_name!r}")
-    weights = reader.within(group["weights"] if isinstance(group["weights"], Mapping) else {})
+    if not isinstance(group["weights"], Mapping):
+        raise reader.refuse(f"weights = {group['weights']!r}")
+    weights = reader.within(group["weights"])
     num_bits = weights.integer("num_bits", 8, lambda bits: 1 <= bits <= 8)
-    group_size = weights.table.get("group_size")
+    group_size = None if weights.table.get("group_size") is None else weights.integer("group_size", None, lambda size: size >= -1)
     block = weights.block("block_structure")
     strategy = weights.table.get("strategy") or _default_strategy(group_size, block)
     is_float = weights.table.get("type", "int") == "float"

@@ -5,6 +5,7 @@ tests/data/quantized is made by those libraries (tests/fixtures/make_quantized.p
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.quantized import CASES, DATA, expected_head, head_name
 
 from hothead.errors import CheckpointError
+from hothead.models.quantization import read_quantization
 from hothead.models.weights import base, open_weights
 from hothead.models.weights.accounting import account
 from hothead.models.weights.quantized.integers import num_words, unpack, unpack_rows, words_of
@@ -189,7 +191,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gptq-int4", {"pack_dtype": "int64"}, "pack_dtype = 'int64'"),
     ("deepseek-fp8", {"fmt": "e5m2"}, "fmt = 'e5m2'"),
     ("deepseek-fp8", {"weight_block_size": [64]}, "weight_block_size"),
-    ("int4-groups", {"quantization_status": "frozen"}, "quantization_status = 'frozen'"),
+    ("int4-groups", {"config_groups": {"a": {"weights": 4, "targets": ["Linear"]}}}, "weights = 4"),
     ("int4-groups", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config"),
     ("int4-groups", {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config"),
     ("int4-groups", {"config_groups": {}}, "no config_groups"),
@@ -207,6 +209,27 @@ def test_what_is_not_implemented_is_refused_by_name(tmp_path: Path, case: str, c
         open_weights(edited(tmp_path, case, lambda _, quantization: quantization.update(change)))
 
 
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 200)
+    | st.sampled_from(["", "group", "block", "re:", "128x128", "int", "gptq", "gemm", "dense"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["weights", "targets", "format", "a"]), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(case=st.sampled_from(CASES), data=st.data(), value=JSON)
+def test_any_configuration_is_read_or_refused(case: str, data: st.DataObject, value: Any) -> None:
+    table = json.loads((DATA / case / "config.json").read_text())["quantization_config"]
+    place = table
+    if "config_groups" in table and data.draw(st.booleans()):
+        place = data.draw(st.sampled_from([table["config_groups"]["group_0"], table["config_groups"]["group_0"]["weights"]]))
+    place[data.draw(st.sampled_from(sorted(place)))] = value
+    with contextlib.suppress(CheckpointError):
+        assert read_quantization({"quantization_config": table}, "tiny", CheckpointError) is not None
+
+
 CONTRADICTIONS: list[tuple[str, str, Callable[[dict[str, torch.Tensor], dict[str, Any]], Any]]] = [
     ("int4-groups", "no config group targets it", lambda _, table: table.update(ignore=["re:.*head"])),
     ("int4-groups", "no config group targets it", lambda _, table: table["config_groups"]["group_0"].update(targets=["re:model"])),
@@ -215,6 +238,8 @@ CONTRADICTIONS: list[tuple[str, str, Callable[[dict[str, torch.Tensor], dict[str
     ("int4-groups", "impossible shape", lambda tensors, _: tensors.update(weight_shape=torch.tensor([-1, 160]))),
     ("int4-groups", "packed zero points", lambda tensors, _: tensors.update(weight_zero_point=torch.zeros(27, 5, dtype=torch.int32))),
     ("int4-groups", "groups from 0 to 9", lambda tensors, _: tensors.update(weight_g_idx=(torch.arange(160) // 16).int())),
+    # A checkpoint whose scales were found and never applied (quantization_status frozen).
+    ("int8-rows", "weight as BF16 instead of I8", lambda tensors, _: tensors.update(weight=tensors["weight"].bfloat16())),
     ("int8-rows", "weight_g_idx", lambda tensors, _: tensors.update(weight_g_idx=torch.zeros(64).int())),
     (
         "gptq-int4",
