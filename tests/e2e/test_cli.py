@@ -94,11 +94,12 @@ def test_collectives_are_counted_and_replicated_rows_save_them(generate: Run, ea
         assert code == 0, err
         answer = json.loads(out)
         found[placement] = answer["num_collectives_per_step"] * answer["num_steps"]
+        assert 1000 < answer["num_rank_bytes_per_step"] < 10**6
         assert sum(answer["step_sizes"]) == 12
     num_drafted = answer["num_drafted"]
     assert found["balanced"] - found["replicated"] == pytest.approx(num_drafted, abs=0.5), "one merge for each level of a chain"
     _, out, _ = generate("--draft", str(eagle), "--max-tokens", "4", "--json")
-    assert json.loads(out)["num_collectives_per_step"] == 0
+    assert json.loads(out)["num_collectives_per_step"] == json.loads(out)["num_rank_bytes_per_step"] == 0
 
 
 def test_the_text_does_not_depend_on_how_it_was_drafted(generate: Run, eagle: Path) -> None:

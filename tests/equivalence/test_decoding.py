@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.support.decode import Decoded, OracleDrafter, decode, decode_on_rank, make_core, use_drafter
 from tests.support.ranks import run_on_ranks
-from tests.support.tiny import EOS_TOKEN_ID, make_eagle, make_model
+from tests.support.tiny import EOS_TOKEN_ID, make_eagle, make_eagle3, make_model
 
 from hothead.config.sampling import SamplingParams
 from hothead.draft.base import TreeShape
@@ -38,9 +38,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def eagle(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An EAGLE head, and in its folder `same` the target once more, as a draft model."""
+    """An EAGLE head, and in its folder `same` the target once more, as a draft model, and EAGLE-3 heads in two forms."""
     folder = make_eagle(tmp_path_factory.mktemp("eagle"), model)
     make_model(folder / "same", tie_word_embeddings=True)
+    make_eagle3(folder / "eagle3", model, range(1, 300, 2))
+    make_eagle3(folder / "speculators", model, range(300), form="speculators")
     return folder
 
 
@@ -72,8 +74,22 @@ def drafters(eagle: Path, token_map: Path) -> dict[str, dict[str, Any]]:
         # The target itself as its own draft model: every draft token is right unless the hot head misses it.
         "STANDALONE chain, full head": {**standalone, **CHAIN},
         "STANDALONE tree, hot head": {**standalone, **TREE, "speculative_token_map": str(token_map)},
+        "EAGLE3 chain, own head": {**_eagle3(eagle / "eagle3"), **CHAIN},
+        "EAGLE3 tree, own head": {**_eagle3(eagle / "eagle3"), **TREE},
+        "EAGLE3 tree, own head cut by a map": {**_eagle3(eagle / "speculators"), **TREE, "speculative_token_map": str(token_map)},
+        "EAGLE3 tree, small int8 own head": {
+            **_eagle3(eagle / "speculators"),
+            **TREE,
+            "speculative_token_map": str(token_map),
+            "hot_size": 7,
+            "hot_head_dtype": "int8",
+        },
         "EAGLE tree, small hot head": {**head, **TREE, "speculative_token_map": str(token_map), "hot_size": 7},
     }
+
+
+def _eagle3(folder: Path) -> dict[str, Any]:
+    return {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": str(folder)}
 
 
 NAMES = tuple(drafters(Path(), Path()))
@@ -108,6 +124,7 @@ def test_ranks_do_not_change_a_token(tp_size: int, model: Path, eagle: Path, tok
     jobs = [(name, {**hot, "hot_placement": "balanced"}) for name in SAMPLINGS]
     jobs += [("sampled", {**hot, "hot_placement": placement}) for placement in ("replicated", "owner")]
     jobs += [("sampled", by_name["STANDALONE tree, hot head"])]
+    jobs += [("sampled", by_name["EAGLE3 chain, own head"]), ("greedy", by_name["EAGLE3 tree, own head cut by a map"])]
     jobs += [("greedy", by_name["NGRAM tree"]), ("sampled", by_name["EAGLE chain, full head"])]
     calls = [(replace(SAMPLINGS[name], max_tokens=10), options) for name, options in jobs]
     few = prompts()[2:5]
@@ -129,7 +146,7 @@ def test_a_full_map_is_no_map(name: str, model: Path, eagle: Path, token_map: Pa
     assert decode(full_map, prompts(), GREEDY) == decode(core, prompts(), GREEDY)
 
 
-@pytest.mark.parametrize("name", ["EAGLE tree, hot head", "STANDALONE tree, hot head"])
+@pytest.mark.parametrize("name", ["EAGLE tree, hot head", "EAGLE3 tree, own head", "STANDALONE tree, hot head"])
 def test_no_draft_is_made_of_what_was_never_written(
     name: str, model: Path, eagle: Path, token_map: Path, plain: dict[str, Decoded]
 ) -> None:
@@ -203,6 +220,14 @@ def test_scheduling_does_not_change_a_token(
     name: str, pressure: dict[str, int], sampling: str, model: Path, eagle: Path, token_map: Path, plain: dict[str, Decoded]
 ) -> None:
     core = make_core(model, **{**drafters(eagle, token_map)[name], **pressure})
+    assert decode(core, prompts(), SAMPLINGS[sampling], stagger=2).token_ids == plain[sampling].token_ids
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+def test_scheduling_does_not_change_a_token_of_eagle3(sampling: str, model: Path, eagle: Path, plain: dict[str, Decoded]) -> None:
+    """Its features are three layers' states, read in pieces and computed again after a preemption."""
+    pressure = {"max_total_tokens": 128, "block_size": 8, "chunked_prefill_size": 3, "max_concurrency": 5}
+    core = make_core(model, **_eagle3(eagle / "eagle3"), **TREE, **pressure)
     assert decode(core, prompts(), SAMPLINGS[sampling], stagger=2).token_ids == plain[sampling].token_ids
 
 

@@ -12,6 +12,9 @@ CASES = {
     5: "a hot size that ranks do not divide: shapes differed, or padding was chosen",
     6: "offsets (d2t) read as token ids, or the other way round; a table of zeros",
     7: "a reduced draft vocabulary without a map: the first ids were assumed",
+    8: "a draft that declares a head of its own and ships none: random weights",
+    9: "EAGLE3 without a draft head: minutes of loading, then a traceback",
+    10: "a reduced head whose configuration copies the target's tied embeddings",
     11: "rows of the head behind the tokenizer's last token counted as tokens",
     12: "'vocabulary mismatch' and no word about where",
     13: "one id too many, a duplicate, one of several end tokens, no chat or tool tokens",
@@ -20,10 +23,13 @@ CASES = {
     16: "a new file for every size",
     17: "a map of the wrong text, or where the head is cheap: slower, and nothing said so",
     18: "web text instead of what the model itself writes",
-    19: "a quantized head of which only `weight` was sliced, not scales and zero points; packed heads have no `weight`",
+    19: "a quantized head of which only the codes were cut, and not their scales",
+    20: "after a rejection only the drafted token's mass was taken away: wrong shares",
+    21: "rejection sampling refused with a reduced draft vocabulary",
     29: "2-D, float, negative, boolean or repeated ids taken as they came",
     30: "a mistyped path became a download",
     31: "the map read only after both models were loaded",
+    36: "noise that chose a draft token used again to judge it",
 }
 
 

@@ -21,6 +21,7 @@ from hothead.models.config_files import load_config
 from hothead.models.tokenizer import Tokenizer
 from hothead.parallel.groups import RankGroup, SingleRank
 from hothead.records import ROOT, Batch, Request, TokenTree, Verdict
+from hothead.verify.rejection import Proposal
 
 NUM_TOKEN_IDS = make_tokenizer().get_vocab_size()
 
@@ -101,6 +102,8 @@ class OracleDrafter:
         self.num_scratch_slots = shape.num_nodes
         self.hot_token_ids = None
         self.head_s = 0.0
+        self.draws = False
+        self.proposals: dict[str, Proposal] = {}
         self._random = np.random.default_rng(seed)
 
     def propose(self, batch: Batch) -> list[TokenTree]:

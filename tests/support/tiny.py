@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hothead.models.config import from_hugging_face
 from hothead.models.eagle import EagleNetwork
+from hothead.models.eagle3 import eagle3_shapes
+from hothead.models.eagle3_config import read_eagle3_config
+from hothead.vocab.formats.encodings import as_mask, as_offsets
 
 TEXT = "the quick brown fox jumps over the lazy dog and the lazy dog sleeps while the fox runs to the river and drinks water. "
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -72,6 +76,43 @@ def make_eagle(folder: Path, target: Path, *, seed: int = 1, dtype: torch.dtype 
     model = from_hugging_face({**config, "architectures": ["LlamaForCausalLM"]}, None, str(folder))
     weights = random_weights(EagleNetwork.tensor_shapes(model, has_fusion_bias=False), seed, dtype)
     save_file(weights, str(folder / "model.safetensors"))
+    return folder
+
+
+def make_eagle3(
+    folder: Path, target: Path, hot_token_ids: Sequence[int] | None, *, form: str = "authors", seed: int = 1, **changes: Any
+) -> Path:
+    """An EAGLE-3 head with random weights for a model of `make_model`. form: authors (safetensors), bin, or speculators.
+
+    hot_token_ids: of its rows, ascending; None is a head over the whole vocabulary without a table. changes: entries of config.json, None
+    takes one out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    model = json.loads((target / "config.json").read_text())
+    layer = {key: value for key, value in model.items() if key not in ("layer_types", "sliding_window", "torch_dtype", "architectures")}
+    layer |= {"model_type": "llama", "num_hidden_layers": 1, "tie_word_embeddings": False}
+    sizes = {"draft_vocab_size": model["vocab_size"] if hot_token_ids is None else len(hot_token_ids)}
+    if form == "speculators":
+        config: dict[str, Any] = {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": "eagle3",
+            "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": str(target)}},
+            "transformer_layer_config": layer,
+            "norm_before_residual": True,
+            **sizes,
+        }
+    else:
+        config = {**layer, "architectures": ["LlamaForCausalLMEagle3"], **sizes}
+    _write(folder / "config.json", {key: value for key, value in (config | changes).items() if value is not None})
+    names = ["embed_tokens.weight"] if form == "speculators" else ["midlayer.x"]
+    weights = random_weights(eagle3_shapes(read_eagle3_config(folder), names, sizes["draft_vocab_size"]), seed)
+    if hot_token_ids is not None:
+        ids = np.asarray(hot_token_ids, np.int64)
+        weights |= {"d2t": torch.from_numpy(as_offsets(ids)), "t2d": torch.from_numpy(as_mask(ids, model["vocab_size"]))}
+    if form == "bin":
+        torch.save(weights, folder / "pytorch_model.bin")
+    else:
+        save_file(weights, str(folder / "model.safetensors"))
     return folder
 
 

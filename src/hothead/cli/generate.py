@@ -41,6 +41,8 @@ def generate(ctx: click.Context, prompt: tuple[str, ...]) -> None:
     found = [] if _follows_another() else _read_prompts(prompt, config)
     for name in sampling.options_without_effect():
         notes.note(f"{sampling.said(name)} has no effect at temperature 0; add {sampling.label('temperature')}.")
+    if engine_config.verification != "auto" and sampling.is_greedy:
+        notes.note(f"{engine_config.said('verification')} has no effect at temperature 0: both rules give the most probable tokens.")
     _run(found, config, sampling, engine_config)
 
 

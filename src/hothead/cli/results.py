@@ -31,6 +31,7 @@ def as_json(result: Completion) -> str:
         "ttft_s": _rounded(stats.ttft_s),
         "decode_tokens_per_s": _rounded(stats.decode_tokens_per_s),
         "num_collectives_per_step": _rounded(stats.num_collectives / stats.num_steps) if stats.num_steps else 0.0,
+        "num_rank_bytes_per_step": round(stats.num_rank_bytes / stats.num_steps) if stats.num_steps else 0,
         "stage_s": {stage: _rounded(stats.stage_s.get(stage, 0.0)) for stage in STAGES},
     }
     return json.dumps(record, ensure_ascii=False)

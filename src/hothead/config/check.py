@@ -49,7 +49,7 @@ def _check_drafter(config: EngineConfig) -> None:
         kind = "drafts from the text itself" if algorithm == "NGRAM" else "does not draft"
         raise OptionError(
             f"{config.said('speculative_draft_model_path')} would not be used: {config.said('speculative_algorithm')} {kind}.",
-            advice="Drop one of the two; EAGLE is the algorithm that uses a draft head.",
+            advice="Drop one of the two; EAGLE and EAGLE3 are the algorithms that use a draft head.",
         )
     if draft == _NONE and algorithm not in ("auto", "NONE"):
         raise OptionError(
@@ -57,8 +57,8 @@ def _check_drafter(config: EngineConfig) -> None:
             advice="Drop one of the two.",
         )
     if config.is_plain:
-        for name in _TREE_OPTIONS:
-            if getattr(config, name) is not None:
+        for name in (*_TREE_OPTIONS, "verification"):
+            if getattr(config, name) not in (None, "auto"):
                 raise OptionError(
                     f"{config.said(name)} has no effect: {_why_no_head(config)}.", advice="Drop it, or choose an algorithm that drafts."
                 )
@@ -82,7 +82,7 @@ def _check_hot_vocabulary(config: EngineConfig) -> None:
     if asked and (config.is_plain or config.speculative_algorithm == "NGRAM"):
         raise OptionError(
             f"{config.said(asked[0])} has no head to cut: {_why_no_head(config)}.",
-            advice="Drop it, or use a drafter that has a head (EAGLE).",
+            advice="Drop it, or use a drafter that has a head (EAGLE, EAGLE3).",
         )
 
 

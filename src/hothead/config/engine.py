@@ -30,9 +30,9 @@ class EngineConfig(Options):
     speculative_algorithm: str = option(
         "auto",
         flags=("--speculative-algorithm", "--algorithm"),
-        help="How to draft. auto: EAGLE where a draft head is given or ships with hothead, else NGRAM. STANDALONE: a small model drafts. "
-        "NONE is plain decoding.",
-        choices=("auto", "EAGLE", "STANDALONE", "NGRAM", "NONE"),
+        help="How to draft. auto: EAGLE or EAGLE3 where a draft head is given or ships with hothead, else NGRAM. STANDALONE: a small model "
+        "drafts. NONE is plain decoding.",
+        choices=("auto", "EAGLE", "EAGLE3", "STANDALONE", "NGRAM", "NONE"),
     )
     speculative_draft_model_path: str | None = option(
         None,
@@ -43,7 +43,8 @@ class EngineConfig(Options):
     speculative_token_map: str | None = option(
         None,
         flags=("--speculative-token-map", "--map"),
-        help="Token map of the hot vocabulary. 'none': the draft head keeps the full vocabulary. Left out: the map that ships with it.",
+        help="Token map of the hot vocabulary; it cuts EAGLE3's reduced heads further. 'none': the draft head keeps all of its rows. "
+        "Left out: the map that ships with it.",
         metavar="FILE",
     )
     speculative_num_steps: int | None = option(
@@ -79,6 +80,13 @@ class EngineConfig(Options):
         help="How the draft head's rows are kept. auto: in the target's dtype. The text does not depend on it, speed and acceptance do.",
         choices=("auto", "float32", "bf16", "int8", "int4"),
         synonyms={"bfloat16": "bf16", "float": "float32", "fp32": "float32"},
+    )
+    verification: str = option(
+        "auto",
+        flags=("--verification",),
+        help="How draft tokens of sampled requests are accepted; both ways are exact. coupled: where they equal the target's own choice; "
+        "a seed gives the text of plain decoding. rejection: with probability min(1, p / q). auto: coupled.",
+        choices=("auto", "coupled", "rejection"),
     )
     tp_size: int = option(1, flags=("--tp-size", "--tp"), help="Ranks that share the target's weights.", ge=1, metavar="P")
     dtype: str = option(

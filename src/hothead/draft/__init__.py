@@ -1,1 +1,1 @@
-"""Propose a token tree: the drafter protocol, tree growth, NGRAM, EAGLE, and the catalog that names them."""
+"""Propose a token tree: the drafter protocol, tree growth, NGRAM, EAGLE and EAGLE-3, and the catalog that names them."""

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hothead.records import EMPTY_TREE, Batch, TokenTree, Verdict
+from hothead.verify.rejection import Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,10 @@ class Drafter(Protocol):
     """Tokens that can be drafted at all; None where nothing limits them."""
     head_s: float
     """Seconds spent in the draft head since the start."""
+    draws: bool
+    """Whether trees of sampled requests are to be drawn from the drafter's own law, as the rejection rule needs it."""
+    proposals: dict[str, Proposal]
+    """By request id, what the trees of the last `propose` were drawn from; a tree without one was not drawn."""
 
     def propose(self, batch: Batch) -> list[TokenTree]:
         """A tree per row, with at most `row.max_draft_tokens` nodes; empty where there is nothing to propose."""
@@ -48,7 +53,8 @@ class Drafter(Protocol):
     def observe(self, batch: Batch, trees: Sequence[TokenTree], verdicts: Sequence[Verdict], hidden: torch.Tensor) -> None:
         """Called after the verdicts are committed.
 
-        hidden: [N, D], the target's features for each row's new tokens and then its tree nodes, rows one after the other.
+        hidden: [N, F], the target's features for each row's new tokens and then its tree nodes, rows one after the other: its hidden states
+        after the final norm, or those that enter the plan's `feature_layers`.
         """
         ...
 
@@ -65,6 +71,8 @@ class NoDrafter:
         self.num_scratch_slots = 0
         self.hot_token_ids: NDArray[np.int64] | None = None
         self.head_s = 0.0
+        self.draws = False
+        self.proposals: dict[str, Proposal] = {}
 
     def propose(self, batch: Batch) -> list[TokenTree]:
         return [EMPTY_TREE] * len(batch)

@@ -9,15 +9,19 @@ from hothead.config.check import check_tree_size, max_tree_nodes
 from hothead.config.engine import NONE, EngineConfig
 from hothead.draft.base import Drafter, NoDrafter, TreeShape
 from hothead.draft.context import DraftContext
-from hothead.draft.eagle_loader import check_eagle, load_eagle
+from hothead.draft.eagle3_loader import check_eagle3, load_eagle3
+from hothead.draft.eagle_loader import check_eagle, load_eagle, read_eagle_config
 from hothead.draft.ngram import NgramDrafter
 from hothead.draft.standalone_loader import check_standalone, load_standalone
 from hothead.errors import OptionError
 from hothead.models.config import ModelConfig
+from hothead.models.config_files import load_config
+from hothead.models.eagle3_config import is_eagle3, read_eagle3_config
 from hothead.vocab.token_map import SpellingTokenizer
 
 DEFAULT_SHAPES = {
     "EAGLE": TreeShape(6, 4, 14),
+    "EAGLE3": TreeShape(6, 4, 14),
     "STANDALONE": TreeShape(4, 1, 5),
     "NGRAM": TreeShape(8, 1, 9),
     "NONE": TreeShape(0, 1, 1),
@@ -26,18 +30,31 @@ DEFAULT_SHAPES = {
 
 DRAFTERS: dict[str, Callable[[DraftContext], Drafter]] = {
     "EAGLE": load_eagle,
+    "EAGLE3": load_eagle3,
     "STANDALONE": load_standalone,
     "NGRAM": lambda context: NgramDrafter(context.plan.shape),
     "NONE": lambda context: NoDrafter(),
 }
 
 
-_CHECKS = {"EAGLE": check_eagle, "STANDALONE": check_standalone}
+_CHECKS = {"EAGLE": check_eagle, "EAGLE3": check_eagle3, "STANDALONE": check_standalone}
 
 
 def check_draft(algorithm: str, path: Path | None, target: ModelConfig, tokenizer: SpellingTokenizer, num_token_ids: int) -> None:
     """Refuse a draft that does not fit, before a weight is read. Raises DraftError, CheckpointError."""
     _CHECKS[algorithm](path, target, tokenizer, num_token_ids)
+
+
+def network_config(algorithm: str, path: Path) -> ModelConfig:
+    """Of the layers that an algorithm runs itself. path: of its draft head or model."""
+    if algorithm == "EAGLE3":
+        return read_eagle3_config(path).layer
+    return load_config(path) if algorithm == "STANDALONE" else read_eagle_config(path)
+
+
+def head_algorithm(folder: Path) -> str:
+    """The algorithm that a draft head was made for, as far as its configuration tells."""
+    return "EAGLE3" if is_eagle3(folder) else "EAGLE"
 
 
 def resolve_algorithm(config: EngineConfig, has_draft_head: bool) -> str:

@@ -19,13 +19,15 @@ from hothead.vocab.token_map import TokenMap
 class DraftPlan:
     """What drafts, checked against headers and tokenizers; the same on every rank.
 
-    path: the draft head's or draft model's, None where the algorithm needs none. token_map: None where the head is not cut.
+    path: the draft head's or draft model's, None where the algorithm needs none. token_map: None where the head is not cut. feature_layers:
+    layers of the target whose inputs the drafter reads as features; none for its hidden states after the final norm.
     """
 
     algorithm: str
     shape: TreeShape
     path: Path | None = None
     token_map: TokenMap | None = None
+    feature_layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""EAGLE: drafts from the target's own features with one decoder layer and a hot head. After EAGLE-2 (arXiv 2406.16858) and FR-Spec (arXiv
-2502.14856).
+"""EAGLE and EAGLE-3: draft from the target's own features with one decoder layer and a hot head. After EAGLE-2 (arXiv 2406.16858), EAGLE-3
+(arXiv 2503.01840) and FR-Spec (arXiv 2502.14856).
 
 Pairs of (feature at i, token at i + 1) are what the network eats. Those of committed tokens run in `observe`, as soon as the target's
 features are there, and leave keys and values at the same slots as the target's; those of draft tokens run level by level in `propose`, in
@@ -8,8 +8,9 @@ scratch slots.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,11 +18,29 @@ from numpy.typing import NDArray
 
 from hothead.draft.base import TreeShape
 from hothead.draft.tree_drafter import TreeDrafter
-from hothead.models.attention import AttentionPlan, AttentionRow
-from hothead.models.eagle import EagleNetwork
-from hothead.parallel.full_head import VocabEmbedding
+from hothead.models.attention import AttentionPlan, AttentionRow, KVPool
 from hothead.parallel.hot_head import HotHead
 from hothead.records import EMPTY_TREE, Batch, BatchRow, TokenTree, Verdict
+
+
+class FeatureNetwork(Protocol):
+    """What differs between the two. D: hidden size of the network, which the hot head shares; F: width of the target's features."""
+
+    def new_pool(self, num_slots: int, dtype: torch.dtype, device: torch.device) -> KVPool: ...
+
+    def fuse(self, features: torch.Tensor) -> torch.Tensor:
+        """The target's features [N, F] -> what stands in for the network's own output at those positions, [N, D]."""
+        ...
+
+    def forward(
+        self, token_embeddings: torch.Tensor, features: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, pool: KVPool | None
+    ) -> torch.Tensor:
+        """token_embeddings: [N, E] of the tokens at i + 1, features: [N, D] at i, positions i: [N] -> output [N, D]."""
+        ...
+
+    def head_input(self, output: torch.Tensor) -> torch.Tensor:
+        """The network's output [N, D] -> what its head reads [N, D]."""
+        ...
 
 
 class EagleDrafter(TreeDrafter):
@@ -29,17 +48,19 @@ class EagleDrafter(TreeDrafter):
 
     def __init__(
         self,
-        network: EagleNetwork,
-        embedding: VocabEmbedding,
+        network: FeatureNetwork,
+        embedding: Callable[[torch.Tensor], torch.Tensor],
         hot_head: HotHead,
         num_slots: int,
         max_context: int,
         shape: TreeShape,
+        device: torch.device,
         dtype: torch.dtype,
         hot_token_ids: NDArray[np.int64] | None,
     ) -> None:
-        """max_context: committed tokens up to which the network may draft. hot_token_ids: None where the head is not cut."""
-        super().__init__(hot_head, shape, network.layers[0].mlp_norm.device, dtype, hot_token_ids)
+        """embedding: token ids [N] -> [N, E]. max_context: committed tokens up to which the network may draft. hot_token_ids: None where
+        the head is not cut."""
+        super().__init__(hot_head, shape, device, dtype, hot_token_ids)
         self.network = network
         self.embedding = embedding
         self.max_context = max_context
@@ -82,7 +103,7 @@ class EagleDrafter(TreeDrafter):
         rows = [AttentionRow(piece.slots, int(piece.positions[0]), len(piece.positions), piece.positions) for piece in pieces]
         write_slots = np.concatenate([piece.slots[piece.positions] for piece in pieces])
         token_ids = np.concatenate([piece.token_ids for piece in pieces])
-        output = self._pass(token_ids, hidden[index], positions, rows, write_slots)
+        output = self._pass(token_ids, self.network.fuse(hidden[index]), positions, rows, write_slots)
         end = 0
         for piece in pieces:
             end += len(piece.positions)
@@ -98,6 +119,9 @@ class EagleDrafter(TreeDrafter):
 
     def _run(self, token_ids: torch.Tensor, features: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
         return self.network.forward(self.embedding(token_ids), features, positions, plan, self.pool)
+
+    def _head_input(self, output: torch.Tensor) -> torch.Tensor:
+        return self.network.head_input(output)
 
 
 @dataclass(frozen=True, slots=True)

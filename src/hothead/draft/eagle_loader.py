@@ -27,7 +27,8 @@ def check_eagle(path: Path | None, target: ModelConfig, tokenizer: SpellingToken
     _check_fit(draft, target, path)
     source = open_weights(path)
     try:
-        account(source, EagleNetwork.tensor_shapes(draft, "fc.bias" in source.names()))
+        # Published heads carry the target's embedding along, which was frozen while they were trained.
+        account(source, EagleNetwork.tensor_shapes(draft, "fc.bias" in source.names()), unused=("embed_tokens.weight",))
     finally:
         source.close()
 
@@ -51,6 +52,7 @@ def load_eagle(context: DraftContext) -> EagleDrafter:
         context.num_slots,
         max_context,
         context.plan.shape,
+        target.device,
         target.dtype,
         context.hot_token_ids,
     )

@@ -17,7 +17,7 @@ from hothead.records import EMPTY_TREE, ROOT, TokenTree
 class TreeGrowth:
     """One request's tree while it grows. Nodes are numbered in the order in which they were added; so are expansions."""
 
-    def __init__(self, shape: TreeShape, log_probs: NDArray[np.float32], token_ids: NDArray[np.int64]) -> None:
+    def __init__(self, shape: TreeShape, log_probs: NDArray[np.floating], token_ids: NDArray[np.int64]) -> None:
         """log_probs, token_ids: [K], the root's candidates, best first."""
         self.shape = shape
         num_nodes = len(token_ids)
@@ -49,7 +49,7 @@ class TreeGrowth:
                 expansion = self._expansion_parents[expansion]
         return np.concatenate(self._token_ids)[nodes], feeding, visible
 
-    def add(self, log_probs: NDArray[np.float32], token_ids: NDArray[np.int64]) -> None:
+    def add(self, log_probs: NDArray[np.floating], token_ids: NDArray[np.int64]) -> None:
         """log_probs, token_ids: [F, K], the frontier's candidates; the best of them become the next frontier."""
         values = np.concatenate(self._values)[self.frontier][:, None] + log_probs.astype(np.float64)
         first = self._num_nodes

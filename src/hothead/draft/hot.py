@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from hothead.models.weights.base import WeightSource
 from hothead.parallel.hot_head import HotHead
 from hothead.vocab.formats.draft_folder import MAP_FILE
 from hothead.vocab.token_map import SpellingTokenizer, TokenMap
+
+RowOfToken = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+"""Token ids [n] -> rows [n] of the tensor that holds the head."""
 
 
 def choose_map(
@@ -40,6 +44,11 @@ def choose_map(
         return None
     token_map.validate_for(num_token_ids, target.source)
     token_map.check_tokenizer(tokenizer)
+    return cut_map(config, token_map, topk)
+
+
+def cut_map(config: EngineConfig, token_map: TokenMap, topk: int) -> TokenMap:
+    """The map cut to the size asked for. Raises HotMapError if it has not so many, OptionError for fewer tokens than a level drafts."""
     if config.hot_size is not None:
         token_map = token_map.head(config.hot_size)
     elif config.hot_coverage is not None:
@@ -54,17 +63,22 @@ def choose_map(
 
 def load_hot_head(context: DraftContext, source: WeightSource, owner: ModelConfig) -> HotHead:
     """The hot rows of a model's head, read from its checkpoint by token id; of all real tokens without a map. owner: whose head it is."""
-    target, token_map, config = context.decoder, context.plan.token_map, context.config
     name = "model.embed_tokens.weight" if owner.tie_word_embeddings else "lm_head.weight"
+    return build_hot_head(context, source, name, owner.vocab_size, lambda token_ids: token_ids)
+
+
+def build_hot_head(context: DraftContext, source: WeightSource, name: str, vocab_size: int, row_of: RowOfToken) -> HotHead:
+    """The hot rows of the tensor `name`. vocab_size: token ids that it could have rows for."""
+    target, token_map, config = context.decoder, context.plan.token_map, context.config
 
     def read_rows(token_ids: NDArray[np.int64]) -> torch.Tensor:
-        return source.read(name, rows=token_ids, dtype=target.dtype).to(target.device)
+        return source.read(name, rows=row_of(token_ids), dtype=target.dtype).to(target.device)
 
     return HotHead.build(
         read_rows,
         np.arange(context.num_token_ids, dtype=np.int64) if token_map is None else token_map.token_ids,
         target.group,
         "balanced" if config.hot_placement == "auto" else config.hot_placement,
-        owner.vocab_size,
+        vocab_size,
         config.hot_head_dtype,
     )

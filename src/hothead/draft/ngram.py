@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hothead.draft.base import TreeShape
 from hothead.records import EMPTY_TREE, ROOT, Batch, TokenTree, Verdict
+from hothead.verify.rejection import Proposal
 
 MAX_NGRAM = 4
 """Longest suffix that is looked up; longer matches come first."""
@@ -27,6 +28,8 @@ class NgramDrafter:
         self.num_scratch_slots = shape.num_nodes
         self.hot_token_ids: NDArray[np.int64] | None = None
         self.head_s = 0.0
+        self.draws = False
+        self.proposals: dict[str, Proposal] = {}
         self._indexes: dict[str, NgramIndex] = {}
 
     def propose(self, batch: Batch) -> list[TokenTree]:

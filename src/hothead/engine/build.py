@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 
 from hothead.config.engine import NONE, EngineConfig
-from hothead.draft.catalog import DRAFTERS
+from hothead.draft.catalog import DRAFTERS, head_algorithm, network_config
 from hothead.draft.context import DraftContext, DraftPlan
-from hothead.draft.eagle_loader import read_eagle_config
 from hothead.engine.core import EngineCore
 from hothead.engine.kv_cache import KVCache
 from hothead.engine.memory import cache_slots
@@ -76,7 +75,9 @@ def resolve_draft_path(config: EngineConfig, shipped: Path | None) -> Path | Non
     if config.is_plain or given == NONE or config.speculative_algorithm == "NGRAM":
         return None
     if given is None:
-        return shipped
+        # A head that ships drafts only by the algorithm that it was made for.
+        is_wanted = shipped is not None and config.speculative_algorithm in ("auto", head_algorithm(shipped))
+        return shipped if is_wanted else None
     path = Path(given).expanduser()
     if not path.exists():
         raise ModelNotFoundError(f"No draft head at {path}: no such file or folder.", advice="Give the folder of the head to --draft.")
@@ -98,6 +99,7 @@ def build_core(plan: CorePlan, group: RankGroup) -> EngineCore:
         num_slots = _least(group, cache_slots(config, decoder, context_length, shape, _draft_bytes_per_slot(plan.draft, decoder)), device)
         context = DraftContext(config, plan.draft, decoder, source, num_slots, context_length, plan.num_token_ids)
         drafter = DRAFTERS[plan.draft.algorithm](context)
+        drafter.draws = config.verification == "rejection"
     finally:
         source.close()
     pool = decoder.new_pool(num_slots)
@@ -112,14 +114,14 @@ def build_core(plan: CorePlan, group: RankGroup) -> EngineCore:
         eos_token_ids=plan.eos_token_ids,
         forget=drafter.forget,
     )
-    return EngineCore(scheduler, drafter, Target(decoder, pool), cache, group)
+    return EngineCore(scheduler, drafter, Target(decoder, pool, plan.draft.feature_layers), cache, group)
 
 
 def _draft_bytes_per_slot(draft: DraftPlan, target: Decoder) -> int:
     """Of the drafter's own keys and values on this rank: all heads, since small networks may run whole on each rank."""
     if draft.path is None:
         return 0
-    network = load_config(draft.path) if draft.algorithm == "STANDALONE" else read_eagle_config(draft.path)
+    network = network_config(draft.algorithm, draft.path)
     return KVPool.bytes_per_slot(network.num_layers, network.num_kv_heads, network.head_dim, target.dtype)
 
 

@@ -7,8 +7,9 @@ rank 0, so ranks cannot drift apart. Stop strings, text and the clock are rank 0
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,9 +19,11 @@ from hothead.engine.kv_cache import KVCache
 from hothead.engine.scheduler import RowOutput, Scheduler
 from hothead.engine.stats import StepStats
 from hothead.engine.target import Scores, Target
+from hothead.parallel.full_head import ShardedLogits
 from hothead.parallel.groups import RankGroup
-from hothead.records import NO_VERDICT, Batch, TokenTree, Verdict
+from hothead.records import NO_VERDICT, Batch, BatchRow, TokenTree, Verdict
 from hothead.verify.choose import ChoiceRow, choose_tokens
+from hothead.verify.rejection import Proposal, reject
 from hothead.verify.tree import accept_batch
 
 
@@ -50,7 +53,7 @@ class EngineCore:
         trees = self._agree(self.drafter.propose(batch))  # token ids only
         clock.drafted()
         scores = self.target.score(batch, trees)  # one forward over every tree node
-        verdicts = verify(batch, trees, scores)
+        verdicts = verify(batch, trees, scores, self.drafter.proposals)
         clock.verified()
         self.cache.commit(batch, trees, verdicts)  # keep the accepted path
         self.drafter.observe(batch, trees, verdicts, scores.hidden)
@@ -71,19 +74,42 @@ class EngineCore:
         return [TokenTree(row[1 : 1 + row[0]], row[1 + row[0] : 1 + 2 * row[0]]) for row in agreed]
 
 
-def verify(batch: Batch, trees: Sequence[TokenTree], scores: Scores) -> list[Verdict]:
-    """The target's verdict for every row; NO_VERDICT for rows whose prompt is not through yet."""
+def verify(batch: Batch, trees: Sequence[TokenTree], scores: Scores, proposals: Mapping[str, Proposal]) -> list[Verdict]:
+    """The target's verdict for every row; NO_VERDICT for rows whose prompt is not through yet. proposals: by request id, for trees that
+    were drawn: the rejection rule judges them, and the coupled rule all others."""
+    verdicts = [NO_VERDICT] * len(batch)
     if scores.logits is None:
-        return [NO_VERDICT] * len(batch)
-    rows = [
+        return verdicts
+    starts = np.cumsum([0, *(len(tree) + 1 if row.is_scored else 0 for row, tree in zip(batch, trees, strict=True))])
+    scored = [index for index, row in enumerate(batch) if row.is_scored]
+    drawn = [index for index in scored if len(trees[index]) and batch[index].request_id in proposals]
+    coupled = [index for index in scored if index not in drawn]
+    for indices, judge in ((coupled, _couple), (drawn, partial(_reject, proposals))):
+        if not indices:
+            continue
+        logits = scores.logits
+        if len(indices) < len(scored):
+            logit_rows = np.concatenate([np.arange(starts[index], starts[index + 1]) for index in indices])
+            logits = logits.select(torch.from_numpy(logit_rows).to(logits.local.device))
+        judged = judge(logits, [batch[index] for index in indices], [trees[index] for index in indices])
+        for index, verdict in zip(indices, judged, strict=True):
+            verdicts[index] = verdict
+    return verdicts
+
+
+def _couple(logits: ShardedLogits, rows: Sequence[BatchRow], trees: Sequence[TokenTree]) -> list[Verdict]:
+    choices = [
         ChoiceRow(row.sampling, row.seed, len(row.token_ids) + depth)
-        for row, tree in zip(batch, trees, strict=True)
-        if row.is_scored
+        for row, tree in zip(rows, trees, strict=True)
         for depth in (0, *tree.depths.tolist())
     ]
-    choices = choose_tokens(scores.logits, rows).tolist()
-    verdicts = iter(accept_batch([tree for row, tree in zip(batch, trees, strict=True) if row.is_scored], choices))
-    return [next(verdicts) if row.is_scored else NO_VERDICT for row in batch]
+    return accept_batch(trees, choose_tokens(logits, choices).tolist())
+
+
+def _reject(
+    proposals: Mapping[str, Proposal], logits: ShardedLogits, rows: Sequence[BatchRow], trees: Sequence[TokenTree]
+) -> list[Verdict]:
+    return reject(logits, rows, trees, [proposals[row.request_id] for row in rows])
 
 
 class _Clock:
@@ -91,7 +117,7 @@ class _Clock:
 
     def __init__(self, drafter: Drafter, group: RankGroup) -> None:
         self._drafter, self._group = drafter, group
-        self._num_collectives = group.num_collectives
+        self._num_collectives, self._num_bytes = group.num_collectives, group.num_bytes
         self._head_s = drafter.head_s
         self._start = self._last = time.perf_counter()
         self._draft_s = self._verify_s = 0.0
@@ -115,6 +141,7 @@ class _Clock:
             verify_s=self._verify_s,
             total_s=time.perf_counter() - self._start,
             num_collectives=self._group.num_collectives - self._num_collectives,
+            num_rank_bytes=self._group.num_bytes - self._num_bytes,
         )
 
     def _lap(self) -> float:

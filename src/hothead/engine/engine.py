@@ -221,7 +221,8 @@ class Engine:
         now_s = time.perf_counter()
         for row in result.stats.rows:
             if row.request_id in self._live:
-                self._live[row.request_id].stats.add_step(row, result.stats.stage_s, result.stats.num_collectives)
+                stats = result.stats
+                self._live[row.request_id].stats.add_step(row, stats.stage_s, stats.num_collectives, stats.num_rank_bytes)
         outputs = []
         for output in result.outputs:
             live = self._live.get(output.request_id)

@@ -26,12 +26,13 @@ class RowStats:
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """One step: a row per request, seconds by stage and calls that reached other ranks (the whole step's: requests of a batch share
-    them)."""
+    """One step: a row per request, seconds by stage, calls that reached other ranks and the bytes of those calls (the whole step's:
+    requests of a batch share them)."""
 
     rows: tuple[RowStats, ...]
     stage_s: dict[str, float]
     num_collectives: int = 0
+    num_rank_bytes: int = 0
 
     @staticmethod
     def make(
@@ -44,13 +45,14 @@ class StepStats:
         verify_s: float,
         total_s: float,
         num_collectives: int,
+        num_rank_bytes: int,
     ) -> StepStats:
         rows = tuple(
             RowStats(row.request_id, len(tree), len(verdict.accepted_nodes), int(tree.depths.max(initial=0)), row.is_scored)
             for row, tree, verdict in zip(batch, trees, verdicts, strict=True)
         )
         other_s = total_s - draft_s - draft_head_s - verify_s
-        return StepStats(rows, dict(zip(STAGES, (draft_s, draft_head_s, verify_s, other_s), strict=True)), num_collectives)
+        return StepStats(rows, dict(zip(STAGES, (draft_s, draft_head_s, verify_s, other_s), strict=True)), num_collectives, num_rank_bytes)
 
 
 @dataclass(slots=True)
@@ -69,6 +71,8 @@ class RequestStats:
     stage_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     num_collectives: int = 0
     """Calls that reached other ranks, prefill included; requests of one batch share their steps' calls."""
+    num_rank_bytes: int = 0
+    """Payload of those calls; a gather counts its whole result."""
     first_token_s: float | None = None
     last_token_s: float | None = None
     num_first_emitted: int = 0
@@ -78,8 +82,9 @@ class RequestStats:
     _reached: list[int] = field(default_factory=list)
     _accepted: list[int] = field(default_factory=list)
 
-    def add_step(self, row: RowStats, stage_s: dict[str, float], num_collectives: int = 0) -> None:
+    def add_step(self, row: RowStats, stage_s: dict[str, float], num_collectives: int = 0, num_rank_bytes: int = 0) -> None:
         self.num_collectives += num_collectives
+        self.num_rank_bytes += num_rank_bytes
         for stage, seconds in stage_s.items():
             self.stage_s[stage] += seconds
         if not row.is_verify_step:

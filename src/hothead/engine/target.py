@@ -17,19 +17,20 @@ from hothead.records import Batch, BatchRow, TokenTree
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """hidden: [N, D] for each row's new tokens and then its tree nodes. logits: for each scored row its root, then its nodes ([M, V], cut
-    over ranks), None when no row is scored."""
+    """hidden: [N, F], the features that the drafter reads, for each row's new tokens and then its tree nodes. logits: for each scored
+    row its root, then its nodes ([M, V], cut over ranks), None when no row is scored."""
 
     hidden: torch.Tensor
     logits: ShardedLogits | None
 
 
 class Target:
-    """The decoder and its KV pool."""
+    """The decoder and its KV pool. feature_layers: layers whose inputs the drafter reads; none for the states after the final norm."""
 
-    def __init__(self, decoder: Decoder, pool: KVPool) -> None:
+    def __init__(self, decoder: Decoder, pool: KVPool, feature_layers: Sequence[int] = ()) -> None:
         self.decoder = decoder
         self.pool = pool
+        self.feature_layers = tuple(feature_layers)
 
     def score(self, batch: Batch, trees: Sequence[TokenTree]) -> Scores:
         device = self.decoder.device
@@ -46,11 +47,13 @@ class Target:
                 scored.append(np.arange(start + row.num_new - 1, stop, dtype=np.int64))
             start = stop
         plan = AttentionPlan(attention_rows, np.concatenate(write_slots), device, self.decoder.dtype)
-        hidden = self.decoder.forward(_tensor(token_ids, device), _tensor(positions, device), plan, self.pool)
+        tokens, places = _tensor(token_ids, device), _tensor(positions, device)
+        hidden, captured = self.decoder.forward_captured(tokens, places, plan, self.pool, self.feature_layers)
+        features = captured if self.feature_layers else hidden
         if not scored:
-            return Scores(hidden, None)
+            return Scores(features, None)
         num_scored = sum(len(part) for part in scored)
-        return Scores(hidden, self.decoder.head.logits(hidden if num_scored == len(hidden) else hidden[_tensor(scored, device)]))
+        return Scores(features, self.decoder.head.logits(hidden if num_scored == len(hidden) else hidden[_tensor(scored, device)]))
 
 
 def _attention_row(row: BatchRow, tree: TokenTree) -> AttentionRow:

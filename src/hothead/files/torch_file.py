@@ -1,4 +1,4 @@
-"""How integers that `torch.save` wrote (a list, a tensor, two tensors of a checkpoint) are read without torch and without running anything.
+"""How what `torch.save` wrote (a list, a tensor, a checkpoint) is read without torch and without running anything.
 
 The file is a zip archive with a pickle (`*/data.pkl`) and one record of raw numbers per tensor (`*/data/<key>`), or before torch 1.6 a row
 of pickles. A pickle is a program; here only the dozen instructions that build numbers, lists, dicts and tuples are carried out, and of all
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ MAX_INSTRUCTIONS = 2**21
 """A list takes one instruction and up to five bytes for each number."""
 
 MAX_RECORD_BYTES = 64 * 2**20
+_LOCAL_HEADER_BYTES = 30
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _STORAGE = re.compile(r"torch\.[A-Z][A-Za-z0-9]*Storage")
@@ -58,12 +59,20 @@ _ORDERED_DICT = "collections.OrderedDict"
 
 
 @dataclass(frozen=True)
+class _Records:
+    """Where the records of a file are. read: the bytes of one by its key. place: (first byte in the file, number of bytes)."""
+
+    read: Callable[[str], bytes]
+    place: Callable[[str], tuple[int, int]]
+
+
+@dataclass(frozen=True)
 class _Storage:
-    """A record of raw numbers. read: its bytes by its key."""
+    """A record of raw numbers."""
 
     kind: str
     key: str
-    read: Callable[[str], bytes]
+    records: _Records
     byte_order: str
 
 
@@ -82,11 +91,33 @@ class StoredTensor:
             raise HotMapError(f"token ids must be a list (1-D), but they have the shape {list(self.shape)!s:.80}.")
         if self.storage.kind not in _STORAGE_DTYPES:
             raise HotMapError(f"the file holds a {self.storage.kind}, not integers.")
-        numbers = np.frombuffer(self.storage.read(self.storage.key), np.dtype(self.storage.byte_order + _STORAGE_DTYPES[self.storage.kind]))
+        numbers = np.frombuffer(
+            self.storage.records.read(self.storage.key), np.dtype(self.storage.byte_order + _STORAGE_DTYPES[self.storage.kind])
+        )
         start, size, stride = self.start, self.shape[0], self.strides[0]
         if start < 0 or size < 0 or stride < 1 or (size > 0 and start + (size - 1) * stride >= len(numbers)):
             raise HotMapError(f"the tensor reaches outside its record of {len(numbers)} numbers.")
         return numbers[start : start + size * stride : stride]
+
+    @property
+    def kind(self) -> str:
+        """Type of its numbers as torch calls it: "Float", "BFloat16", "Long", ..."""
+        return self.storage.kind.removeprefix("torch.").removesuffix("Storage")
+
+    def place(self, itemsize: int) -> tuple[int, int]:
+        """Where its numbers lie, one after the other: (first byte in the file, number of bytes). Raises HotMapError for one that is a
+        view with gaps, is stored in another byte order, or lies outside its record."""
+        step, has_gaps = 1, len(self.shape) != len(self.strides)
+        for length, stride in zip(self.shape[::-1], self.strides[::-1], strict=False):
+            has_gaps |= length != 1 and stride != step
+            step *= length
+        if has_gaps or self.storage.byte_order != "<":
+            raise HotMapError("a tensor's numbers do not lie one after the other in the file.", advice="Save it as .safetensors.")
+        start, num_bytes = self.storage.records.place(self.storage.key)
+        first, size = self.start * itemsize, step * itemsize
+        if self.start < 0 or min(self.shape, default=1) < 0 or first + size > num_bytes:
+            raise HotMapError(f"a tensor reaches outside its record of {num_bytes} bytes.", advice="Fetch the file again.")
+        return start + first, size
 
 
 @contextmanager
@@ -100,7 +131,7 @@ def open_torch_file(path: Path) -> Iterator[object]:
         if is_archive:
             with zipfile.ZipFile(file) as archive:
                 file.limit = MAX_RECORD_BYTES
-                yield _read_archive(archive, file.num_bytes)
+                yield _read_archive(archive, file)
         else:
             yield _read_pickles(file)
 
@@ -137,19 +168,23 @@ def _read_pickles(file: _BoundedReader) -> object:
     file.limit = MAX_PROGRAM_BYTES
     file.seek(0)
     stream = io.BytesIO(file.read())
-    magic = _run_pickle(stream, _no_record, "<")
+    magic = _run_pickle(stream, _NO_RECORDS, "<")
     if magic != _LEGACY_MAGIC:
         raise HotMapError("this is a pickle, but not one that torch.save wrote.", advice="Save the list of token ids with torch.save.")
     for _ in ("protocol", "system"):
-        _run_pickle(stream, _no_record, "<")
-    return _run_pickle(stream, _no_record, "<")
+        _run_pickle(stream, _NO_RECORDS, "<")
+    return _run_pickle(stream, _NO_RECORDS, "<")
 
 
-def _no_record(key: str) -> bytes:
+def _no_record(key: str) -> Any:
     raise HotMapError(f"the tensor's record '{key:.80}' is missing.", advice="Files from before torch 1.6 can hold a list, not a tensor.")
 
 
-def _read_archive(archive: zipfile.ZipFile, num_bytes: int) -> object:
+_NO_RECORDS = _Records(_no_record, _no_record)
+
+
+def _read_archive(archive: zipfile.ZipFile, file: _BoundedReader) -> object:
+    num_bytes = file.num_bytes
     entries = {entry.filename: entry for entry in archive.infolist()}
     if sum(entry.file_size for entry in archive.infolist()) > num_bytes:
         raise HotMapError(f"the archive's entries claim more than the {num_bytes} bytes that the file has.")
@@ -171,9 +206,20 @@ def _read_archive(archive: zipfile.ZipFile, num_bytes: int) -> object:
         name = f"{folder}data/{key}"
         return read(name, MAX_RECORD_BYTES) if name in entries else _no_record(key)
 
+    def place(key: str) -> tuple[int, int]:
+        entry = entries.get(f"{folder}data/{key}") or _no_record(key)
+        file.seek(entry.header_offset)
+        header = file.read(_LOCAL_HEADER_BYTES)
+        # The local header's own lengths: torch pads its extra field, so that records are aligned.
+        name_bytes, extra_bytes = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+        start = entry.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
+        if not header.startswith(ZIP_MAGIC) or start + entry.file_size > num_bytes:
+            raise HotMapError(f"entry '{entry.filename:.80}' of the archive lies outside the file.", advice="Fetch the file again.")
+        return start, entry.file_size
+
     order = f"{folder}byteorder"
     byte_order = ">" if order in entries and read(order, 16).strip() == b"big" else "<"
-    return _run_pickle(io.BytesIO(read(programs[0], MAX_PROGRAM_BYTES)), read_record, byte_order)
+    return _run_pickle(io.BytesIO(read(programs[0], MAX_PROGRAM_BYTES)), _Records(read_record, place), byte_order)
 
 
 @dataclass(frozen=True)
@@ -185,7 +231,7 @@ class _Mark:
     pass
 
 
-def _run_pickle(stream: io.BytesIO, read_record: Callable[[str], bytes], byte_order: str) -> object:
+def _run_pickle(stream: io.BytesIO, records: _Records, byte_order: str) -> object:
     """Carry out one pickle and return its value; the stream is left behind it."""
     stack: list[object] = []
     memo: dict[int, object] = {}
@@ -222,7 +268,7 @@ def _run_pickle(stream: io.BytesIO, read_record: Callable[[str], bytes], byte_or
             attribute, module = _typed(stack.pop(), str), _typed(stack.pop(), str)
             stack.append(_known_global(f"{module}.{attribute}"))
         elif name == "BINPERSID":
-            stack.append(_storage(stack.pop(), read_record, byte_order))
+            stack.append(_storage(stack.pop(), records, byte_order))
         elif name == "REDUCE":
             arguments, function = _typed(stack.pop(), tuple), _typed(stack.pop(), _Global)
             stack.append(_call(function, arguments))
@@ -232,7 +278,7 @@ def _run_pickle(stream: io.BytesIO, read_record: Callable[[str], bytes], byte_or
         elif name == "STOP":
             return stack.pop()
         elif name not in ("PROTO", "FRAME"):
-            raise HotMapError(f"the pickle uses {name}, which a list or tensor of token ids does not need.")
+            raise HotMapError(f"the pickle uses {name}, which lists and tensors do not need.")
     raise HotMapError("the pickle ends in the middle.")
 
 
@@ -271,7 +317,7 @@ def _typed(value: object, kind: type[T]) -> T:
 def _known_global(name: str) -> _Global:
     if name not in (_REBUILD_TENSOR, _REBUILD_PARAMETER, _ORDERED_DICT) and not _STORAGE.fullmatch(name):
         raise HotMapError(
-            f"the file asks for '{name[:80]}', which a list or tensor of token ids does not need; it was not run.",
+            f"the file asks for '{name[:80]}', which lists and tensors do not need; it was not run.",
             advice="Use a file from a source that you trust, or save the plain list of token ids with torch.save.",
         )
     return _Global(name)
@@ -287,12 +333,12 @@ def _call(function: _Global, arguments: tuple[object, ...]) -> object:
     return {}
 
 
-def _storage(reference: object, read_record: Callable[[str], bytes], byte_order: str) -> _Storage:
+def _storage(reference: object, records: _Records, byte_order: str) -> _Storage:
     """('storage', type, key, device, number of elements) -> the record."""
     kind, storage_type, key = (*_typed(reference, tuple), None, None, None)[:3]
     if _typed(kind, str) != "storage" or not _STORAGE.fullmatch(_typed(storage_type, _Global).name):
         raise HotMapError(f"the file holds a {_typed(storage_type, _Global).name}, not integers.")
-    return _Storage(_typed(storage_type, _Global).name, _typed(key, str), read_record, byte_order)
+    return _Storage(_typed(storage_type, _Global).name, _typed(key, str), records, byte_order)
 
 
 def _tensor(arguments: tuple[object, ...]) -> StoredTensor:

@@ -90,6 +90,30 @@ class _Group:
     masks: dict[tuple[int | None, int], torch.Tensor | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class UnevenHeads:
+    """Query heads that share KV heads in groups of different sizes, as a rank may have them. kv_head_of_query: [Hq] int64.
+
+    Each group is filled up to the largest one's size g with a query head of its own, so that keys and values need no copy. fold: [Hkv * g]
+    int64, query head of each place. unfold: [Hq] int64, place of each query head.
+    """
+
+    kv_head_of_query: torch.Tensor
+    fold: torch.Tensor
+    unfold: torch.Tensor
+
+    @staticmethod
+    def of(kv_head_of_query: Sequence[int], num_kv_heads: int, device: torch.device) -> UnevenHeads | None:
+        """None where the query heads are num_kv_heads groups of equal size, in order."""
+        members = [[query for query, kv in enumerate(kv_head_of_query) if kv == head] for head in range(num_kv_heads)]
+        size = max(map(len, members))
+        if all(len(group) == size for group in members) and list(kv_head_of_query) == sorted(kv_head_of_query):
+            return None
+        fold = [query for group in members for query in group + group[:1] * (size - len(group))]
+        unfold = [fold.index(query) for query in range(len(kv_head_of_query))]
+        return UnevenHeads(*(torch.tensor(index, dtype=torch.int64, device=device) for index in (kv_head_of_query, fold, unfold)))
+
+
 class AttentionPlan:
     """What all layers of one step need to know about slots and masks.
 
@@ -125,13 +149,12 @@ class AttentionPlan:
         values: torch.Tensor,
         pool: KVPool | None,
         layer: int,
-        kv_head_of_query: torch.Tensor | None,
+        uneven: UnevenHeads | None,
         window: int | None = None,
     ) -> torch.Tensor:
         """queries: [N, Hq, Dh]; keys, values: [N, Hkv, Dh] of the new tokens -> [N, Hq, Dh].
 
-        Writes the new keys and values to the pool first. kv_head_of_query: [Hq] int64, or None when query heads are Hkv groups of equal
-        size.
+        Writes the new keys and values to the pool first. uneven: None when query heads are Hkv groups of equal size.
         """
         if pool is not None:
             assert self.write_index is not None
@@ -141,10 +164,10 @@ class AttentionPlan:
         else:
             all_keys, all_values = keys, values
         if len(self._groups) == 1 and isinstance(self._groups[0].query_index, slice):
-            return self._attend_group(self._groups[0], queries, all_keys, all_values, kv_head_of_query, window)
+            return self._attend_group(self._groups[0], queries, all_keys, all_values, uneven, window)
         output = torch.empty_like(queries)
         for group in self._groups:
-            attended = self._attend_group(group, queries[group.query_index], all_keys, all_values, kv_head_of_query, window)
+            attended = self._attend_group(group, queries[group.query_index], all_keys, all_values, uneven, window)
             if group.valid_index is None:
                 output[group.query_index] = attended
             else:
@@ -158,17 +181,20 @@ class AttentionPlan:
         queries: torch.Tensor,
         all_keys: torch.Tensor,
         all_values: torch.Tensor,
-        kv_head_of_query: torch.Tensor | None,
+        uneven: UnevenHeads | None,
         window: int | None,
     ) -> torch.Tensor:
         num_rows, num_queries, num_slots = len(group.rows), group.num_queries, group.num_slots
+        is_causal = group.is_causal and (window is None or num_slots <= window)
+        folding = None if is_causal else uneven
+        if folding is not None:
+            queries = queries.index_select(1, folding.fold)
         num_query_heads, head_dim = queries.shape[1:]
         keys = _take(all_keys, group.slot_index).view(num_rows, num_slots, -1, head_dim).transpose(1, 2)  # [B, Hkv, S, Dh]
         values = _take(all_values, group.slot_index).view(num_rows, num_slots, -1, head_dim).transpose(1, 2)
         queries = queries.view(num_rows, num_queries, num_query_heads, head_dim)
-        is_causal = group.is_causal and (window is None or num_slots <= window)
-        if kv_head_of_query is not None:
-            keys, values = keys[:, kv_head_of_query], values[:, kv_head_of_query]  # [B, Hq, S, Dh]
+        if uneven is not None and is_causal:
+            keys, values = keys[:, uneven.kv_head_of_query], values[:, uneven.kv_head_of_query]  # [B, Hq, S, Dh]
             group_size = 1
         elif is_causal and num_query_heads != keys.shape[1]:
             keys = keys.repeat_interleave(num_query_heads // keys.shape[1], dim=1)
@@ -184,7 +210,8 @@ class AttentionPlan:
         else:
             attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask(group, window, group_size))
         unfolded = attended.view(num_rows, -1, group_size, num_queries, head_dim).permute(0, 3, 1, 2, 4)
-        return unfolded.reshape(num_rows * num_queries, num_query_heads, head_dim)
+        heads = unfolded.reshape(num_rows * num_queries, num_query_heads, head_dim)
+        return heads if folding is None else heads.index_select(1, folding.unfold)
 
     def _mask(self, group: _Group, window: int | None, group_size: int) -> torch.Tensor | None:
         """[B, 1, g * T, S] additive mask, or None when everything is visible."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hothead.models.attention import AttentionPlan, KVPool
+from hothead.models.attention import AttentionPlan, KVPool, UnevenHeads
 from hothead.models.config import ModelConfig
 from hothead.models.rope import rope_tables
 from hothead.models.weights.base import WeightSource
@@ -82,18 +81,36 @@ class Decoder:
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, pool: KVPool | None) -> torch.Tensor:
         """token_ids, positions: [N] int64 -> hidden states after the final norm: [N, D], same on every rank."""
+        return self.forward_captured(token_ids, positions, plan, pool, ())[0]
+
+    def forward_captured(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, pool: KVPool | None, layers: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and what enters each of `layers` (the output of the layer before it; num_layers: the last one's), joined in order.
+
+        layers: from 0, the embedding, to num_layers -> hidden states [N, D] and [N, len(layers) * D] ([N, 0] for none).
+        """
         hidden = self.embedding(token_ids)
         rotation = self.rotary.at(positions)
-        for layer in self.layers:
+        captured: dict[int, torch.Tensor] = {}
+        for index, layer in enumerate(self.layers):
+            if index in layers:
+                captured[index] = hidden
             hidden = layer.forward(hidden, rotation, plan, pool)
-        return rms_norm(hidden, self.final_norm, self.config.rms_norm_eps)
+        captured[len(self.layers)] = hidden
+        joined = torch.cat([captured[index] for index in layers], -1) if layers else hidden.new_empty(len(hidden), 0)
+        return rms_norm(hidden, self.final_norm, self.config.rms_norm_eps), joined
 
     def hidden_states(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
         """Whole sequences, nothing cached -> [N, D] after the final norm, sequences one after the other."""
+        return self.captured_states(sequences, ())[0]
+
+    def captured_states(self, sequences: Sequence[Sequence[int]], layers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Whole sequences, nothing cached -> what `forward_captured` gives, sequences one after the other."""
         lengths = [len(sequence) for sequence in sequences]
         token_ids = torch.tensor([token_id for sequence in sequences for token_id in sequence], device=self.device)
         positions = torch.cat([torch.arange(length, device=self.device) for length in lengths])
-        return self.forward(token_ids, positions, AttentionPlan.for_sequences(lengths, self.device, self.dtype), None)
+        return self.forward_captured(token_ids, positions, AttentionPlan.for_sequences(lengths, self.device, self.dtype), None, layers)
 
 
 class DecoderLayer:
@@ -122,7 +139,7 @@ class DecoderLayer:
         self.head_dim = config.head_dim
         self.window = config.sliding_windows[index]
         self.eps = config.rms_norm_eps
-        self.kv_head_of_query = _kv_index(local.kv_head_of_query, local.num_kv_heads, mlp_norm.device)
+        self.uneven_heads = UnevenHeads.of(local.kv_head_of_query, local.num_kv_heads, mlp_norm.device)
         self.qkv, self.attention_output, self.gate_up, self.down = qkv, attention_output, gate_up, down
         self.attention_norm, self.mlp_norm, self.query_norm, self.key_norm = attention_norm, mlp_norm, query_norm, key_norm
 
@@ -168,12 +185,18 @@ class DecoderLayer:
     def forward(self, hidden: torch.Tensor, rotation: Rotation, plan: AttentionPlan, pool: KVPool | None) -> torch.Tensor:
         """hidden: [N, D], same on every rank -> [N, D], same on every rank."""
         normed = hidden if self.attention_norm is None else rms_norm(hidden, self.attention_norm, self.eps)
+        return self.forward_normed(normed, hidden, rotation, plan, pool)
+
+    def forward_normed(
+        self, normed: torch.Tensor, hidden: torch.Tensor, rotation: Rotation, plan: AttentionPlan, pool: KVPool | None
+    ) -> torch.Tensor:
+        """normed: [N, I], what attention reads, of any width that its weights have; hidden: [N, D], what both blocks add to -> [N, D]."""
         hidden = hidden + self.group.all_reduce(self._attention(normed, rotation, plan, pool))
         gate, up = self.gate_up(rms_norm(hidden, self.mlp_norm, self.eps)).chunk(2, dim=-1)  # shard of the intermediate size
         return hidden + self.group.all_reduce(self.down(F.silu(gate) * up))
 
     def _attention(self, normed: torch.Tensor, rotation: Rotation, plan: AttentionPlan, pool: KVPool | None) -> torch.Tensor:
-        """[N, D] -> this rank's summand of the attention output [N, D]."""
+        """[N, I] -> this rank's summand of the attention output [N, D]."""
         num_tokens = len(normed)
         heads = self.qkv(normed).view(num_tokens, -1, self.head_dim)  # [N, Hq + 2 Hkv, Dh]
         queries_keys, values = torch.split(heads, [self.num_query_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
@@ -181,7 +204,7 @@ class DecoderLayer:
             queries, keys = torch.split(queries_keys, [self.num_query_heads, self.num_kv_heads], dim=1)
             queries_keys = torch.cat([rms_norm(queries, self.query_norm, self.eps), rms_norm(keys, self.key_norm, self.eps)], dim=1)
         queries, keys = torch.split(rotation(queries_keys), [self.num_query_heads, self.num_kv_heads], dim=1)
-        attended = plan.attend(queries, keys, values, pool, self.index, self.kv_head_of_query, self.window)
+        attended = plan.attend(queries, keys, values, pool, self.index, self.uneven_heads, self.window)
         return self.attention_output(attended.reshape(num_tokens, -1))
 
 
@@ -241,11 +264,3 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Te
     wide = hidden.float()
     scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     return weight * (wide * scale).to(hidden.dtype)
-
-
-def _kv_index(kv_head_of_query: Sequence[int], num_kv_heads: int, device: torch.device) -> torch.Tensor | None:
-    """[Hq] int64, or None where the query heads are num_kv_heads groups of equal size, in order (no gather needed then)."""
-    index = np.asarray(kv_head_of_query, np.int64)
-    if len(index) % num_kv_heads == 0 and (index == np.repeat(np.arange(num_kv_heads), len(index) // num_kv_heads)).all():
-        return None
-    return torch.from_numpy(index).to(device)

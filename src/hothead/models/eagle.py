@@ -51,6 +51,14 @@ class EagleNetwork:
     def new_pool(self, num_slots: int, dtype: torch.dtype, device: torch.device) -> KVPool:
         return KVPool(self.config.num_layers, num_slots, self.config.num_kv_heads, self.config.head_dim, dtype, device)
 
+    def fuse(self, features: torch.Tensor) -> torch.Tensor:
+        """The target's features are what the network predicts: nothing to do."""
+        return features
+
+    def head_input(self, output: torch.Tensor) -> torch.Tensor:
+        """Predicted features go to the target's head as they are."""
+        return output
+
     def forward(
         self,
         token_embeddings: torch.Tensor,

@@ -224,7 +224,7 @@ def _gptq(reader: _Reader) -> Gptq:
 
 def _fp8(reader: _Reader) -> Fp8Blocks:
     table = reader.table
-    if table.get("fmt", "e4m3") != "e4m3":
+    if table.get("fmt", "e4m3") not in ("e4m3", "float8_e4m3fn"):
         raise reader.refuse(f"fmt = {table['fmt']!r}")
     return Fp8Blocks(reader.block("weight_block_size"))
 

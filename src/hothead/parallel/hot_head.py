@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -37,10 +38,14 @@ _SPARE_VALUES = 8
 
 @dataclass(frozen=True)
 class Candidates:
-    """Best K hot tokens of each row, best first. log_probs: [N, K] float32. token_ids: [N, K] int64. Both same on every rank."""
+    """K hot tokens of each row, best first. log_probs: [N, K] float32. token_ids: [N, K] int64. Both same on every rank.
+
+    laws: [N, R] float32, shard of H: log-probabilities of this rank's rows, where the tokens were drawn from them (`HotHead.draw`).
+    """
 
     log_probs: torch.Tensor
     token_ids: torch.Tensor
+    laws: torch.Tensor | None = None
 
 
 class HotHead:
@@ -66,6 +71,7 @@ class HotHead:
         self.linear = linear
         self.dtype = linear.dtype if isinstance(linear, Linear) else None
         """Of the plain weight; None where the product takes any."""
+        self._columns: tuple[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] | None = None
 
     @staticmethod
     def build(
@@ -125,21 +131,90 @@ class HotHead:
         where each rank computes the same from the same bits. Raises HotMapError if K is larger than the hot vocabulary. After FR-Spec
         (arXiv 2502.14856), section 3.2.
         """
+        scores = self._scores(hidden, num_candidates, inverse_temperature)
+        if noise is not None:
+            scores = scores + noise(self.token_ids)
+        best, token_ids = best_candidates(scores, self.token_ids, num_candidates)
+        total = torch.logsumexp(scores, 1)  # [N]; -inf without rows
+        if self.is_cut:
+            best, token_ids, total = _merge(self.group, best, token_ids, total)
+        return Candidates(best - total.unsqueeze(1), token_ids)
+
+    def draw(
+        self, hidden: torch.Tensor, num_candidates: int, *, inverse_temperature: torch.Tensor | None = None, noise: Noise | None = None
+    ) -> Candidates:
+        """K hot tokens drawn without replacement, in the order in which they were drawn, from softmax(logit * inverse_temperature).
+
+        The K highest scores + Gumbel noise are such a draw (Kool, van Hoof, Welling, arXiv 1903.06059). log_probs: of the law itself, not
+        perturbed. Rows whose noise is 0 give the K most probable tokens. One all-gather of 4 * (3K + 1) bytes per row and rank where the
+        rows are cut. Errors as `candidates`.
+        """
+        scores = self._scores(hidden, num_candidates, inverse_temperature)
+        perturbed = scores if noise is None else scores + noise(self.token_ids)
+        best, token_ids = best_candidates(perturbed, self.token_ids, num_candidates)
+        total = torch.logsumexp(scores, 1)
+        plain = self._score_of(scores, token_ids)
+        if self.is_cut:
+            _, token_ids, total, plain = _merge(self.group, best, token_ids, total, plain)
+        return Candidates(plain - total.unsqueeze(1), token_ids, scores - total.unsqueeze(1))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether ranks hold different rows."""
+        return self.group.size > 1 and self.placement != "replicated"
+
+    def hot_indices_of(self, token_ids: np.ndarray) -> np.ndarray:
+        """Hot token ids [n] -> their positions in the map [n] int64."""
+        ordered, order = self._hot_order
+        return order[np.searchsorted(ordered, token_ids)]
+
+    def columns_in(self, first_token_id: int, num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which hot indices lie in the vocabulary shard [first_token_id, first_token_id + num_columns), and in which of its columns."""
+        key = (first_token_id, num_columns)
+        if self._columns is None or self._columns[0] != key:
+            owned = np.flatnonzero((self.hot_token_ids >= first_token_id) & (self.hot_token_ids < first_token_id + num_columns))
+            columns = self.hot_token_ids[owned] - first_token_id
+            device = self.token_ids.device
+            self._columns = (key, (torch.from_numpy(owned).to(device), torch.from_numpy(columns).to(device)))
+        return self._columns[1]
+
+    def place(self, local: torch.Tensor) -> torch.Tensor:
+        """[N, R], a value per local row -> [N, H] in the map's order, 0 where another rank has the row."""
+        if self.num_local_rows == self.num_hot:
+            return local
+        placed = local.new_zeros((len(local), self.num_hot))
+        placed[:, torch.from_numpy(self.local_hot_indices).to(local.device)] = local
+        return placed
+
+    def _scores(self, hidden: torch.Tensor, num_candidates: int, inverse_temperature: torch.Tensor | None) -> torch.Tensor:
+        """[N, R] float32, shard of H."""
         if not 1 <= num_candidates <= self.num_hot:
             raise HotMapError(
                 f"{num_candidates} candidates cannot be drafted from a hot vocabulary of {self.num_hot} tokens.",
                 advice="Lower --speculative-eagle-topk, or use a larger --hot-size.",
             )
-        scores = self.linear(hidden if self.dtype is None else hidden.to(self.dtype)).float()  # [N, R], shard of H
-        if inverse_temperature is not None:
-            scores = scores * inverse_temperature.unsqueeze(1)
-        if noise is not None:
-            scores = scores + noise(self.token_ids)
-        best, token_ids = best_candidates(scores, self.token_ids, num_candidates)
-        total = torch.logsumexp(scores, 1)  # [N]; -inf without rows
-        if self.group.size > 1 and self.placement != "replicated":
-            best, token_ids, total = _merge(self.group, best, token_ids, total)
-        return Candidates(best - total.unsqueeze(1), token_ids)
+        scores = self.linear(hidden if self.dtype is None else hidden.to(self.dtype)).float()
+        return scores if inverse_temperature is None else scores * inverse_temperature.unsqueeze(1)
+
+    @cached_property
+    def _hot_order(self) -> tuple[np.ndarray, np.ndarray]:
+        """Hot token ids [H] ascending, and the hot index of each."""
+        order = np.argsort(self.hot_token_ids, kind="stable")
+        return self.hot_token_ids[order], order
+
+    @cached_property
+    def _rows_by_token_id(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids [R] ascending, and the local row of each."""
+        ordered, rows = self.token_ids.sort()
+        return ordered, rows
+
+    def _score_of(self, scores: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+        """scores [N, R], token_ids [N, K] of this rank's rows or NO_TOKEN_ID -> [N, K], -inf for the latter."""
+        if self.num_local_rows == 0:
+            return torch.full(token_ids.shape, float("-inf"), device=scores.device)
+        ordered, rows = self._rows_by_token_id
+        columns = rows[torch.searchsorted(ordered, token_ids.contiguous()).clamp(max=len(ordered) - 1)]
+        return scores.gather(1, columns).masked_fill(token_ids == NO_TOKEN_ID, float("-inf"))
 
 
 def _stored(weight: torch.Tensor, dtype_name: str) -> HeadLinear:
@@ -178,16 +253,18 @@ def sort_candidates(scores: torch.Tensor, token_ids: torch.Tensor) -> tuple[torc
 
 
 def _merge(
-    group: RankGroup, best: torch.Tensor, token_ids: torch.Tensor, total: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This rank's [N, K], [N, K], [N] -> the same over all ranks, in one all-gather of 32-bit words."""
+    group: RankGroup, best: torch.Tensor, token_ids: torch.Tensor, total: torch.Tensor, *others: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """This rank's [N, K], [N, K], [N] and others [N, K] float32 -> the same over all ranks, in one all-gather of 32-bit words."""
     num_candidates = best.shape[1]
-    packed = torch.cat([best.view(torch.int32), token_ids.int(), total.view(torch.int32).unsqueeze(1)], 1)  # [N, 2K + 1]
-    gathered = group.all_gather(packed)  # [P, N, 2K + 1]
-    scores = gathered[..., :num_candidates].view(torch.float32).transpose(0, 1).flatten(1)  # [N, P * K]
-    ids = gathered[..., num_candidates:-1].long().transpose(0, 1).flatten(1)
-    scores, ids = sort_candidates(scores, ids)
-    return scores[:, :num_candidates], ids[:, :num_candidates], torch.logsumexp(gathered[..., -1].view(torch.float32), 0)
+    words = [total.unsqueeze(1), token_ids.int(), best, *others]
+    packed = torch.cat([word if word.dtype == torch.int32 else word.view(torch.int32) for word in words], 1)  # [N, 1 + (2 + others) * K]
+    gathered = group.all_gather(packed)  # [P, N, 1 + (2 + others) * K]
+    columns = [part.transpose(0, 1).flatten(1) for part in gathered[..., 1:].split(num_candidates, -1)]  # [N, P * K] each
+    ids, scores, *rest = columns[0].long(), *(column.view(torch.float32) for column in columns[1:])
+    order = _sort_keys(scores, ids).sort(dim=-1, descending=True).indices[:, :num_candidates]
+    chosen = [column.gather(-1, order) for column in (scores, ids, *rest)]
+    return chosen[0], chosen[1], torch.logsumexp(gathered[..., 0].contiguous().view(torch.float32), 0), *chosen[2:]
 
 
 def _top_values(scores: torch.Tensor, num_values: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from hothead.train.dataset import Batch
@@ -22,9 +23,9 @@ _MULTIPLE = 32
 
 @dataclass(frozen=True)
 class DocumentSpan:
-    """One document in the padded layout: its response rows, its columns in the padded keys, and the additive mask.
+    """One document in the padded layout: its attending rows, its columns in the padded keys, and the additive mask.
 
-    mask: [Q * G, K], 0 where visible, -inf elsewhere; rows are (response row, query head of its group); the last `num_reserved` columns
+    mask: [Q * G, K], 0 where visible, -inf elsewhere; rows are (attending row, query head of its group); the last `num_reserved` columns
     are kept for the keys of later draft steps.
     """
 
@@ -38,7 +39,10 @@ class DocumentSpan:
 
 @dataclass(frozen=True)
 class AttentionLayout:
-    """How the rows of a Batch attend. key_rows: [columns] int64, row of the batch for each padded column, -1 for padding."""
+    """How the rows of a Batch attend. key_rows: [columns] int64, row of the batch for each padded column, -1 for padding.
+
+    num_rows: rows that attend, N below: all response rows, or those that were chosen.
+    """
 
     spans: tuple[DocumentSpan, ...]
     key_rows: torch.Tensor
@@ -46,28 +50,35 @@ class AttentionLayout:
     num_reserved: int
 
     @staticmethod
-    def make(batch: Batch, num_query_groups: int, num_steps: int, dtype: torch.dtype) -> AttentionLayout:
-        """num_query_groups: query heads per KV head. num_steps: draft steps that will be unrolled."""
+    def make(
+        batch: Batch, num_query_groups: int, num_steps: int, dtype: torch.dtype, roots: npt.NDArray[np.int64] | None = None
+    ) -> AttentionLayout:
+        """num_query_groups: query heads per KV head. num_steps: draft steps that will be unrolled. roots: [R] response rows that attend, in
+        order; None for all. Keys are the same for any choice of rows."""
         num_reserved = num_steps - 1
+        rows = np.arange(batch.num_response_rows) if roots is None else roots
         spans: list[DocumentSpan] = []
         columns: list[np.ndarray[Any, np.dtype[np.int64]]] = []
         column_start = 0
         for place in range(len(batch.documents)):
             num_context, num_rows = batch.context_lengths[place], batch.response_lengths[place]
             row_start = batch.response_starts[place]
-            num_padded = min(_round_up(num_rows), batch.num_response_rows - row_start)
             num_columns = _round_up(num_context + num_rows + num_reserved)
             key_rows = np.full(num_columns, -1, np.int64)
             key_rows[:num_context] = np.arange(num_context) + batch.context_starts[place]
             key_rows[num_context : num_context + num_rows] = np.arange(num_rows) + row_start
             columns.append(key_rows)
-            last = torch.arange(num_padded).clamp(max=num_rows - 1) + num_context
+            first, stop = (int(at) for at in np.searchsorted(rows, (row_start, row_start + num_rows)))
+            num_padded = min(_round_up(stop - first), len(rows) - first)
+            last = torch.full((num_padded,), num_context + num_rows - 1)
+            last[: stop - first] = torch.from_numpy(rows[first:stop] - row_start + num_context)
             is_hidden = torch.arange(num_columns) > last[:, None]
             mask = torch.zeros(num_padded, num_columns, dtype=dtype).masked_fill_(is_hidden, float("-inf"))
             mask = mask.repeat_interleave(num_query_groups, 0)
-            spans.append(DocumentSpan(row_start, num_rows, num_padded, column_start, num_columns, mask))
+            if stop > first:
+                spans.append(DocumentSpan(first, stop - first, num_padded, column_start, num_columns, mask))
             column_start += num_columns
-        return AttentionLayout(tuple(spans), torch.from_numpy(np.concatenate(columns)), batch.num_response_rows, num_reserved)
+        return AttentionLayout(tuple(spans), torch.from_numpy(np.concatenate(columns)), len(rows), num_reserved)
 
     def pad_keys(self, keys: torch.Tensor) -> torch.Tensor:
         """[Hkv, M, Dh] in batch order -> [Hkv, columns, Dh], padding zero."""
@@ -82,7 +93,7 @@ class AttentionLayout:
         step_keys: Sequence[torch.Tensor],
         step_values: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        """queries: [Hkv, N * G, Dh], already scaled, rows (response row, query head of its group); padded_keys, padded_values: of step 0;
+        """queries: [Hkv, N * G, Dh], already scaled, rows (attending row, query head of its group); padded_keys, padded_values: of step 0;
         step_keys, step_values: [Hkv, N, Dh] of each later step -> [Hkv, N * G, Dh]."""
         assert len(step_keys) == len(step_values) <= self.num_reserved, (len(step_keys), len(step_values), self.num_reserved)
         inputs = (self, queries, padded_keys, padded_values, len(step_keys), *step_keys, *step_values)

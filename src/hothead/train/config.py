@@ -1,4 +1,4 @@
-"""Options of `hothead train eagle`."""
+"""Options of `hothead train eagle` and `hothead train eagle3`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DEFAULT_BUDGET_MINUTES = 55.0
 
 
 @dataclass(frozen=True)
-class TrainEagleConfig(Options):
-    """What to train on, for how long, and with which loss."""
+class TrainConfig(Options):
+    """What to train on, for how long, and with which optimiser: what all kinds of heads share."""
 
     model_path: str = option(
         "smollm2-135m-instruct", flags=("--model-path", "--model"), help="Target model: a catalog name, a folder, a .gguf file or a hub id."
@@ -50,9 +50,6 @@ class TrainEagleConfig(Options):
     )
     depth_decay: float = option(
         0.8, flags=("--depth-decay",), help="Weight of each unrolled step relative to the one before.", gt=0.0, le=1.0
-    )
-    feature_weight: float = option(
-        0.1, flags=("--feature-weight",), help="Weight of the feature regression beside the cross-entropy.", ge=0.0
     )
     hard_label_share: float = option(
         0.0,
@@ -92,3 +89,37 @@ class TrainEagleConfig(Options):
                 f"{self.num_unrolled} rows of padding.",
                 advice=f"Use {self.label('batch_tokens')} {self.max_length + self.num_unrolled} or more.",
             )
+
+
+@dataclass(frozen=True)
+class TrainEagleConfig(TrainConfig):
+    """Of `hothead train eagle`."""
+
+    feature_weight: float = option(
+        0.1, flags=("--feature-weight",), help="Weight of the feature regression beside the cross-entropy.", ge=0.0
+    )
+
+
+@dataclass(frozen=True)
+class TrainEagle3Config(TrainConfig):
+    """Of `hothead train eagle3`."""
+
+    output: Path = option(
+        Path("eagle3-head"), flags=("--output", "-o"), help="Folder for the draft head, its token map and checkpoints of the training."
+    )
+    num_unrolled: int = option(
+        4, flags=("--num-unrolled",), help="Draft steps that are unrolled in training, each on the head's own output.", ge=1, le=8
+    )
+    later_share: float = option(
+        0.5,
+        flags=("--later-share",),
+        help="Share of the positions from which the steps after the first are unrolled: a random choice in every batch.",
+        gt=0.0,
+        le=1.0,
+    )
+    cache_dir: Path | None = option(
+        None,
+        flags=("--cache-dir",),
+        help="Folder for the target's features of every response, 8 bytes per token and hidden unit. Left out: computed in each step.",
+        metavar="FOLDER",
+    )

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
 
-from hothead.train.examples import Example, ExampleSource
-from hothead.train.losses import distillation_loss
-from hothead.train.network import ComputeWeights, EagleHead, RotaryTables
+from hothead.train.examples import Example
+from hothead.train.network import NextEmbeddings
+from hothead.train.trainee import E, Evaluation, Source
+
+E_contra = TypeVar("E_contra", bound=Example, contravariant=True)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Means over held-out response tokens, one entry per draft step where a tuple.
+class Unroll(Protocol[E_contra]):
+    """An example's draft steps from every response row as root -> what the head reads, one [N, D] tensor per step. next_embeddings: as in
+    `EagleHead.unroll`."""
 
-    cross_entropy, accuracy: on the document's own tokens (top-1 hits; a token outside the hot vocabulary is a miss). chain_acceptance:
-    share of roots for which the first s + 1 tokens of the head's own greedy chain are all right. tokens_per_step: of greedy speculative
-    decoding by such chains, bonus token included.
-    """
-
-    cross_entropy: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    chain_acceptance: tuple[float, ...]
-    tokens_per_step: float
-    hot_hit_rate: float
+    def __call__(self, example: E_contra, next_embeddings: NextEmbeddings | None = None) -> Sequence[torch.Tensor]: ...
 
 
 @torch.inference_mode()
-def evaluate(network: EagleHead, source: ExampleSource, rotary: RotaryTables) -> Evaluation:
-    """One pass over all documents of the source."""
-    weights = network.compute_weights(source.dtype)
+def evaluate(source: Source[E], unroll: Unroll[E], head_rows: torch.Tensor) -> Evaluation:
+    """One pass over all documents of the source. head_rows: [H, D], of the hot vocabulary in the order of its map."""
     num_steps = source.num_steps
     totals = torch.zeros(3, num_steps, dtype=torch.float64)
     counts = torch.zeros(2, num_steps, dtype=torch.float64)
@@ -41,20 +33,15 @@ def evaluate(network: EagleHead, source: ExampleSource, rotary: RotaryTables) ->
         example = source.load(chosen)
         num_rows = example.batch.num_response_rows
         hits = torch.zeros(num_steps, num_rows, dtype=torch.bool)
-        predicted = network.unroll(weights, example.inputs, rotary, num_steps)
-        for step, features in enumerate(predicted):
+        for step, features in enumerate(unroll(example)):
             is_counted = example.num_after > step
             labels = example.hot_indices[step + 1 : num_rows + step + 1]
-            cross_entropy_weights = (is_counted & (labels >= 0)).float()
-            expected = example.expected_rows[step + 1 : num_rows + step + 1]
-            _, parts = distillation_loss(
-                features, source.hot_rows, _padded(expected, num_rows), features, cross_entropy_weights, torch.zeros(num_rows)
-            )
-            totals[0, step] += parts[0].double()
-            counts[0, step] += cross_entropy_weights.sum()
-            totals[1, step] += ((_best(features, source) == labels) & is_counted).sum()
+            is_hot = is_counted & (labels >= 0)
+            totals[0, step] += _cross_entropy(features[is_hot], head_rows, labels[is_hot])
+            counts[0, step] += is_hot.sum()
+            totals[1, step] += ((_best(features, head_rows) == labels) & is_counted).sum()
             counts[1, step] += is_counted.sum()
-        chosen_indices = _chain(network, weights, source, example, rotary)
+        chosen_indices = _chain(source, example, unroll, head_rows)
         for step, hot_indices in enumerate(chosen_indices):
             labels = example.hot_indices[step + 1 : num_rows + step + 1]
             hits[step] = (hot_indices == labels) & (example.num_after > step)
@@ -76,7 +63,7 @@ def evaluate(network: EagleHead, source: ExampleSource, rotary: RotaryTables) ->
     )
 
 
-def _in_order(source: ExampleSource) -> Iterator[tuple[int, ...]]:
+def _in_order(source: Source[E]) -> Iterator[tuple[int, ...]]:
     current: list[int] = []
     num_rows = 0
     for index, document in enumerate(source.documents):
@@ -89,27 +76,28 @@ def _in_order(source: ExampleSource) -> Iterator[tuple[int, ...]]:
         yield tuple(current)
 
 
-def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
-    return rows if len(rows) == num_rows else F.pad(rows, (0, 0, 0, num_rows - len(rows)))
+def _cross_entropy(features: torch.Tensor, head_rows: torch.Tensor, labels: torch.Tensor) -> float:
+    """features: [n, D], labels: [n] hot indices -> the sum."""
+    parts = zip(features.split(1024), labels.split(1024), strict=True)
+    return sum(float(F.cross_entropy(F.linear(rows, head_rows).float(), wanted, reduction="sum")) for rows, wanted in parts)
 
 
-def _best(features: torch.Tensor, source: ExampleSource) -> torch.Tensor:
+def _best(features: torch.Tensor, head_rows: torch.Tensor) -> torch.Tensor:
     """[N, D] -> [N] hot indices of the best scores."""
-    return torch.cat([F.linear(chunk, source.hot_rows).argmax(-1) for chunk in features.split(1024)])
+    # The same as argmax, which for bfloat16 on a CPU takes six times as long.
+    return torch.cat([F.linear(chunk, head_rows).max(-1).indices for chunk in features.split(1024)])
 
 
-def _chain(
-    network: EagleHead, weights: ComputeWeights, source: ExampleSource, example: Example, rotary: RotaryTables
-) -> Sequence[torch.Tensor]:
+def _chain(source: Source[E], example: E, unroll: Unroll[E], head_rows: torch.Tensor) -> Sequence[torch.Tensor]:
     """Hot indices that a greedy chain drafts from every root: one [N] tensor per step."""
     drafted: list[torch.Tensor] = []
 
     def next_embeddings(features: torch.Tensor) -> torch.Tensor:
-        drafted.append(_best(features, source))
+        drafted.append(_best(features, head_rows))
         return source.embed(source.hot_token_ids[drafted[-1]])
 
-    predicted = network.unroll(weights, example.inputs, rotary, source.num_steps, next_embeddings)
-    return [*drafted, _best(predicted[-1], source)]
+    predicted = unroll(example, next_embeddings)
+    return [*drafted, _best(predicted[-1], head_rows)]
 
 
 def _walk(num_accepted: torch.Tensor, example: Example) -> tuple[int, int]:

@@ -26,7 +26,8 @@ class FrozenTarget:
 
     weights_fingerprint: changes whenever the weights do; names cached features. embedding, head: [V, D], the same tensor where they are
     tied. rotary: tables of the head's own rotary embedding for so many positions. hidden_states: see `features.HiddenStates`.
-    eos_token_ids are always in the hot vocabulary. config: what the head's config.json takes over.
+    eos_token_ids are always in the hot vocabulary. config: what the head's config.json takes over. feature_layers: layers whose inputs lie
+    before the final states in what hidden_states gives, none for EAGLE. final_norm: [D].
     """
 
     name: str
@@ -39,6 +40,8 @@ class FrozenTarget:
     hidden_states: HiddenStates
     eos_token_ids: tuple[int, ...]
     config: dict[str, object]
+    final_norm: torch.Tensor
+    feature_layers: tuple[int, ...] = ()
 
     @property
     def vocab_size(self) -> int:
@@ -47,17 +50,39 @@ class FrozenTarget:
 
 @dataclass(frozen=True)
 class Example:
-    """One training step's tensors; N response rows as in `dataset.Batch`, and num_steps rows of padding where reading ahead needs them.
+    """What every kind of head needs of one training step: hot_indices: [M] int64 of each row's next token, -1 outside the hot vocabulary;
+    num_after: [N] int64, see Batch."""
 
-    expected_rows: [N + S, D], features: [M, D], both at the row's own position; hot_indices: [M] int64 of each row's next token, -1
-    outside the hot vocabulary; num_after: [N] int64, see Batch.
+    hot_indices: torch.Tensor
+    num_after: torch.Tensor
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class EagleExample(Example):
+    """N response rows as in `dataset.Batch`, and num_steps rows of padding where reading ahead needs them.
+
+    expected_rows: [N + S, D], features: [M, D], both at the row's own position.
     """
 
     inputs: UnrollInputs
     expected_rows: torch.Tensor
-    hot_indices: torch.Tensor
-    num_after: torch.Tensor
-    batch: Batch
+
+
+def lay_out(batch: Batch, of_documents: Sequence[npt.NDArray[np.uint16]]) -> npt.NDArray[np.uint16]:
+    """[tokens, F] of each document of a batch -> [M, F], each row at its place, padding zero."""
+    features = np.zeros((len(batch.positions), of_documents[0].shape[1]), np.uint16)
+    for place, rows in enumerate(of_documents):
+        num_context, num_response = batch.context_lengths[place], batch.response_lengths[place]
+        start, context_start = batch.response_starts[place], batch.context_starts[place]
+        features[start : start + num_response] = rows[num_context : num_context + num_response]
+        features[context_start : context_start + num_context] = rows[:num_context]
+    return features
+
+
+def as_bfloat16(bits: npt.NDArray[np.uint16]) -> torch.Tensor:
+    """The numbers whose bits these are."""
+    return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
 
 
 class ExampleSource:
@@ -103,18 +128,14 @@ class ExampleSource:
             self._write_expected(path, progress)
         self._expected = np.load(path, mmap_mode="r")
 
-    def load(self, chosen: Sequence[int]) -> Example:
-        """Tensors of the documents with these indices."""
+    def load(self, chosen: Sequence[int], key: Sequence[int] = ()) -> EagleExample:
+        """Tensors of the documents with these indices. key: unused, nothing here is random."""
         assert self._expected is not None, "prepare() comes first"
         batch = pack(self.documents, chosen, self.batch_rows, self.num_steps)
-        features = np.zeros((len(batch.positions), self.hot_rows.shape[1]), np.uint16)
+        features = lay_out(batch, self._features.documents(chosen))
         expected = np.zeros((batch.num_response_rows + self.num_steps, self.hot_rows.shape[1]), np.float16)
         for place, index in enumerate(chosen):
-            of_document = self._features.document(index)
-            num_context, num_response = batch.context_lengths[place], batch.response_lengths[place]
-            start, context_start = batch.response_starts[place], batch.context_starts[place]
-            features[start : start + num_response] = of_document[num_context : num_context + num_response]
-            features[context_start : context_start + num_context] = of_document[:num_context]
+            start, num_response = batch.response_starts[place], batch.response_lengths[place]
             expected[start : start + num_response] = self._expected[self._starts[index] : self._starts[index + 1]]
         next_token_ids = torch.from_numpy(batch.next_token_ids)
         inputs = UnrollInputs(
@@ -123,11 +144,10 @@ class ExampleSource:
             torch.from_numpy(batch.positions),
             AttentionLayout.make(batch, self._groups, self.num_steps, self.dtype),
         )
-        return Example(inputs, torch.from_numpy(expected), self._hot_index[next_token_ids], torch.from_numpy(batch.num_after), batch)
+        return EagleExample(self._hot_index[next_token_ids], torch.from_numpy(batch.num_after), batch, inputs, torch.from_numpy(expected))
 
     def _to_unit(self, bits: npt.NDArray[np.uint16]) -> torch.Tensor:
-        raw = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
-        return raw.to(self.dtype) / self._scales.feature
+        return as_bfloat16(bits).to(self.dtype) / self._scales.feature
 
     def _write_expected(self, path: Path, progress: Callable[[int, int], None] | None) -> None:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -164,9 +184,10 @@ class Scales:
     def measure(target: FrozenTarget, features: FeatureRows, documents: Sequence[Document], num_documents: int = 64) -> Scales:
         token_ids = torch.tensor([token_id for document in documents[:num_documents] for token_id in document.token_ids])
         bits = np.concatenate([np.asarray(features.document(index)) for index in range(min(num_documents, len(documents)))])
-        raw = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
-        return Scales(_power_of_two(target.embedding[token_ids]), _power_of_two(raw))
+        raw = as_bfloat16(bits)
+        return Scales(power_of_two(target.embedding[token_ids]), power_of_two(raw))
 
 
-def _power_of_two(values: torch.Tensor) -> float:
+def power_of_two(values: torch.Tensor) -> float:
+    """The power of two next to the root mean square."""
     return float(2.0 ** torch.log2(values.float().square().mean().sqrt()).round().item())

@@ -1,6 +1,6 @@
 """The target's features of every document, written once and read many times.
 
-Shards of documents lie in one folder as .npy files of bfloat16 bits (uint16 [tokens, D]), each named by the hash of the target and of its
+Shards of documents lie in one folder as .npy files of bfloat16 bits (uint16 [tokens, F]), each named by the hash of the target and of its
 documents' token ids. A shard is written under a temporary name and renamed, so an interrupted run goes on where it stopped, and a longer
 file of responses reuses what is there.
 """
@@ -24,15 +24,45 @@ from hothead.train.dataset import Document, fingerprint
 SHARD_DOCUMENTS = 256
 
 HiddenStates = Callable[[Sequence[Sequence[int]]], torch.Tensor]
-"""Whole sequences -> [N, D], the target's hidden states after its final norm, one sequence after the other."""
+"""Whole sequences -> [N, F], the target's features, one sequence after the other: for EAGLE its hidden states after the final norm, for
+EAGLE-3 those of several layers and behind them the ones after the final norm."""
 
 
 class FeatureRows(Protocol):
     """Features by document: the cache itself, or some documents of it."""
 
     def document(self, index: int) -> npt.NDArray[np.uint16]:
-        """[tokens, D] bfloat16 bits of one document."""
+        """[tokens, F] bfloat16 bits of one document."""
         ...
+
+    def documents(self, indices: Sequence[int]) -> list[npt.NDArray[np.uint16]]:
+        """The same of several documents."""
+        ...
+
+
+class OnlineFeatures:
+    """Features that are computed whenever they are asked for, several documents in one pass."""
+
+    def __init__(self, documents: Sequence[Document], hidden_states: HiddenStates) -> None:
+        self._documents = documents
+        self._hidden_states = hidden_states
+
+    def document(self, index: int) -> npt.NDArray[np.uint16]:
+        """[tokens, F] bfloat16 bits of one document."""
+        return self.documents([index])[0]
+
+    def documents(self, indices: Sequence[int]) -> list[npt.NDArray[np.uint16]]:
+        """The same of several documents, in one pass."""
+        return compute_bits([self._documents[index] for index in indices], self._hidden_states)
+
+
+def compute_bits(documents: Sequence[Document], hidden_states: HiddenStates) -> list[npt.NDArray[np.uint16]]:
+    """bfloat16 bits [tokens, F] of each document, in one pass."""
+    with torch.inference_mode():
+        hidden = hidden_states([document.token_ids for document in documents]).to("cpu", torch.bfloat16)
+    lengths = [len(document.token_ids) for document in documents]
+    assert len(hidden) == sum(lengths), (hidden.shape, sum(lengths))
+    return np.split(hidden.view(torch.int16).numpy().view(np.uint16), np.cumsum(lengths)[:-1])
 
 
 @dataclass(frozen=True)
@@ -43,8 +73,12 @@ class FeatureSubset:
     indices: Sequence[int]
 
     def document(self, index: int) -> npt.NDArray[np.uint16]:
-        """[tokens, D] bfloat16 bits of one document."""
+        """[tokens, F] bfloat16 bits of one document."""
         return self.cache.document(self.indices[index])
+
+    def documents(self, indices: Sequence[int]) -> list[npt.NDArray[np.uint16]]:
+        """The same of several documents."""
+        return self.cache.documents([self.indices[index] for index in indices])
 
 
 class FeatureCache:
@@ -81,6 +115,10 @@ class FeatureCache:
         starts = self._starts[shard]
         return self._maps[shard][starts[place] : starts[place + 1]]
 
+    def documents(self, indices: Sequence[int]) -> list[npt.NDArray[np.uint16]]:
+        """The same of several documents."""
+        return [self.document(index) for index in indices]
+
 
 def _shard_name(documents: Sequence[Document], target_name: str) -> str:
     return hashlib.sha256(f"{target_name}\n{fingerprint(documents)}".encode()).hexdigest()[:24]
@@ -96,15 +134,7 @@ def _write_shard(path: Path, documents: Sequence[Document], hidden_states: Hidde
         while order and (not taken or num_tokens + len(documents[order[0]].token_ids) <= batch_tokens):
             taken.append(order.pop(0))
             num_tokens += len(documents[taken[-1]].token_ids)
-        with torch.inference_mode():
-            hidden = hidden_states([documents[index].token_ids for index in taken]).to("cpu", torch.bfloat16)
-        assert len(hidden) == num_tokens, (hidden.shape, num_tokens)
-        bits = hidden.view(torch.int16).numpy().view(np.uint16)
-        start = 0
-        for index in taken:
-            length = len(documents[index].token_ids)
-            parts[index] = bits[start : start + length]
-            start += length
+        parts.update(zip(taken, compute_bits([documents[index] for index in taken], hidden_states), strict=True))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:

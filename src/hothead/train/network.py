@@ -18,6 +18,9 @@ from torch import nn
 
 from hothead.train.attention import AttentionLayout
 
+NextEmbeddings = Callable[[torch.Tensor], torch.Tensor]
+"""What the head reads, [N, D] -> embeddings [N, D] of the tokens chosen from it: a real chain of draft steps."""
+
 
 @dataclass(frozen=True)
 class HeadShape:
@@ -119,7 +122,7 @@ class EagleHead(nn.Module):
         inputs: UnrollInputs,
         rotary: RotaryTables,
         num_steps: int,
-        next_embeddings: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        next_embeddings: NextEmbeddings | None = None,
     ) -> list[torch.Tensor]:
         """Features that draft steps 0..num_steps-1 predict from every response row as root: num_steps tensors [N, D].
 
@@ -156,8 +159,8 @@ class EagleHead(nn.Module):
                 queries, keys = queries_keys.split([shape.num_heads, shape.num_kv_heads], 1)
                 step_keys.append(keys.transpose(0, 1).contiguous())
                 step_values.append(values.transpose(0, 1).contiguous())
-            grouped = _group_queries(queries * shape.head_dim**-0.5, shape.num_kv_heads)
-            attended = _ungroup(inputs.layout.attend(grouped, padded_keys, padded_values, step_keys, step_values), num_rows)
+            grouped = group_queries(queries * shape.head_dim**-0.5, shape.num_kv_heads)
+            attended = ungroup(inputs.layout.attend(grouped, padded_keys, padded_values, step_keys, step_values), num_rows)
             hidden = hidden + F.linear(attended, weights.attention_output)
             normed = F.rms_norm(hidden, (shape.hidden_size,), weights.norm, shape.rms_norm_eps)
             gate, up = F.linear(normed, weights.gate_up).chunk(2, -1)
@@ -185,21 +188,26 @@ class EagleHead(nn.Module):
 class _Layer(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
-        self.self_attn = _Attention(shape)
-        self.mlp = _Mlp(shape)
-        self.post_attention_layernorm = _Norm(shape.hidden_size)
+        self.self_attn = Attention(shape)
+        self.mlp = Mlp(shape)
+        self.post_attention_layernorm = Norm(shape.hidden_size)
 
 
-class _Attention(nn.Module):
-    def __init__(self, shape: HeadShape) -> None:
+class Attention(nn.Module):
+    """Weights of attention. num_inputs: of q, k and v; None is the hidden size."""
+
+    def __init__(self, shape: HeadShape, num_inputs: int | None = None) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(shape.hidden_size, shape.num_heads * shape.head_dim, bias=False)
-        self.k_proj = nn.Linear(shape.hidden_size, shape.num_kv_heads * shape.head_dim, bias=False)
-        self.v_proj = nn.Linear(shape.hidden_size, shape.num_kv_heads * shape.head_dim, bias=False)
+        num_inputs = num_inputs or shape.hidden_size
+        self.q_proj = nn.Linear(num_inputs, shape.num_heads * shape.head_dim, bias=False)
+        self.k_proj = nn.Linear(num_inputs, shape.num_kv_heads * shape.head_dim, bias=False)
+        self.v_proj = nn.Linear(num_inputs, shape.num_kv_heads * shape.head_dim, bias=False)
         self.o_proj = nn.Linear(shape.num_heads * shape.head_dim, shape.hidden_size, bias=False)
 
 
-class _Mlp(nn.Module):
+class Mlp(nn.Module):
+    """Weights of the gated MLP."""
+
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
@@ -207,19 +215,21 @@ class _Mlp(nn.Module):
         self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
 
 
-class _Norm(nn.Module):
+class Norm(nn.Module):
+    """The weight of an RMSNorm."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
 
 
-def _group_queries(queries: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-    """[N, Hq, Dh] -> [Hkv, N * G, Dh]."""
+def group_queries(queries: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """Query heads of one KV head together: [N, Hq, Dh] -> [Hkv, N * G, Dh]."""
     num_rows, num_heads, width = queries.shape
     return queries.view(num_rows, num_kv_heads, num_heads // num_kv_heads, width).transpose(0, 1).reshape(num_kv_heads, -1, width)
 
 
-def _ungroup(attended: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """[Hkv, N * G, Dh] -> [N, Hq * Dh]."""
+def ungroup(attended: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """The way back: [Hkv, N * G, Dh] -> [N, Hq * Dh]."""
     num_kv_heads, _, width = attended.shape
     return attended.view(num_kv_heads, num_rows, -1, width).transpose(0, 1).reshape(num_rows, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from hothead.models.config import ModelConfig
 from hothead.models.config_files import load_config
 from hothead.models.decoder import Decoder
+from hothead.models.eagle3_config import default_feature_layers
 from hothead.models.rope import RopeConfig, rope_tables
 from hothead.models.tokenizer import Tokenizer
 from hothead.models.weights import open_weights
@@ -18,8 +20,9 @@ from hothead.train.examples import FrozenTarget
 from hothead.train.network import HeadShape, RotaryTables
 
 
-def load_target(path: Path, name: str, dtype: torch.dtype, max_length: int) -> FrozenTarget:
-    """Read the target at `path` (a folder or a .gguf file) whole, on one rank."""
+def load_target(path: Path, name: str, dtype: torch.dtype, max_length: int, *, is_for_eagle3: bool = False) -> FrozenTarget:
+    """Read the target at `path` (a folder or a .gguf file) whole, on one rank. is_for_eagle3: its features are then the inputs of
+    EAGLE-3's low, middle and high layer."""
     config = load_config(path)
     source = open_weights(path)
     try:
@@ -28,6 +31,12 @@ def load_target(path: Path, name: str, dtype: torch.dtype, max_length: int) -> F
         head = embedding if config.tie_word_embeddings else source.read("lm_head.weight", dtype=dtype)
     finally:
         source.close()
+    layers = default_feature_layers(config.num_layers) if is_for_eagle3 else ()
+
+    def joined_states(sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        final, captured = decoder.captured_states(sequences, layers)
+        return torch.cat([captured, final], -1)
+
     return FrozenTarget(
         name,
         Tokenizer.load(path).fingerprint,
@@ -38,9 +47,11 @@ def load_target(path: Path, name: str, dtype: torch.dtype, max_length: int) -> F
         embedding,
         head,
         lambda num_positions, table_dtype: _rotary(config, num_positions, table_dtype),
-        decoder.hidden_states,
+        joined_states if is_for_eagle3 else decoder.hidden_states,
         config.eos_token_ids,
         head_config(config),
+        decoder.final_norm,
+        layers,
     )
 
 

@@ -43,8 +43,8 @@ def choose_tokens(logits: ShardedLogits, rows: Sequence[ChoiceRow]) -> Tensor:
     assert logits.local.shape[0] == len(rows), (logits.local.shape, len(rows))
     if all(row.sampling.is_greedy for row in rows):
         return logits.argmax()
-    scores = _filtered_scores(logits, [row.sampling for row in rows])
-    _add_noise(scores, rows, _local_token_ids(logits))
+    scores = filtered_scores(logits, [row.sampling for row in rows])
+    _add_noise(scores, rows, local_token_ids(logits))
     return ShardedLogits(scores, logits.shards, logits.group).argmax()
 
 
@@ -73,7 +73,7 @@ def inverse_temperatures(rows: Sequence[ChoiceRow], device: torch.device | None 
     return torch.tensor(values, dtype=torch.float32, device=device)
 
 
-def _filtered_scores(logits: ShardedLogits, samplings: Sequence[SamplingParams]) -> Tensor:
+def filtered_scores(logits: ShardedLogits, samplings: Sequence[SamplingParams]) -> Tensor:
     """Local logits [M, R] after temperature and filters: float32, a new tensor.
 
     Over ranks, top-k and min-p exchange k scores a row; top-p sums a row in one order, the same whatever the number of ranks, and so needs
@@ -107,7 +107,7 @@ def _cut_at_borders(scores: Tensor, rows: Sequence[int], logits: ShardedLogits, 
     """Top-k and min-p of some rows of this rank's scores [M, R], in place. One all-gather of k (score, token id) pairs for each row."""
     num_wanted = max(1, *(samplings[row].top_k for row in rows))
     some = scores[list(rows)]
-    token_ids = _local_token_ids(logits)
+    token_ids = local_token_ids(logits)
     num_local = min(num_wanted, some.shape[1])
     packed = torch.full((len(rows), num_wanted, 2), NO_TOKEN_ID, dtype=torch.int32, device=scores.device)  # [F, k, (score bits, token id)]
     packed[..., 0].view(torch.float32).fill_(-math.inf)
@@ -136,6 +136,6 @@ def _add_noise(scores: Tensor, rows: Sequence[ChoiceRow], token_ids: Tensor) -> 
         scores[index].add_(noise[noise_row])
 
 
-def _local_token_ids(logits: ShardedLogits) -> Tensor:
+def local_token_ids(logits: ShardedLogits) -> Tensor:
     first = logits.first_token_id
     return torch.arange(first, first + logits.local.shape[1], dtype=torch.int64, device=logits.local.device)

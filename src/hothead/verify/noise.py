@@ -62,6 +62,20 @@ def key_words(seed: int, position: int) -> tuple[int, int]:
     return state >> 32, state & 0xFFFFFFFF
 
 
+def derived_seed(seed: int, *words: int) -> int:
+    """The seed of a stream of its own: independent of the seed's own noise and of every other choice of words. 64 bits."""
+    state = _mix64((seed + 0x9E3779B97F4A7C15) & _UINT64)
+    for word in words:
+        state = _mix64((state + (word + 1) * 0x2545F4914F6CDD1D) & _UINT64)
+    return state
+
+
+def uniform(seed: int, position: int) -> float:
+    """One number in (0, 1) for (seed, position): 53 bits, never 0."""
+    first, second = key_words(seed, position)
+    return ((first << 21 | second >> 11) + 0.5) * 2.0**-53
+
+
 def resolve_seed(sampling: SamplingParams, request_id: str) -> int:
     """The seed of a request: its own, or 63 random bits.
 

@@ -214,6 +214,19 @@ class TokenMap:
             self.sample,
         )
 
+    def among(self, token_ids: IntArray) -> TokenMap:
+        """The map's ids that are among these, in the map's order. Raises HotMapError if there is none."""
+        is_kept = np.isin(self.token_ids, token_ids)
+        num_kept = int(is_kept.sum())
+        if num_kept == len(self):
+            return self
+        return dataclasses.replace(
+            self,
+            token_ids=self.token_ids[is_kept],
+            counts=None if self.counts is None else self.counts[is_kept],
+            num_fillers=int(is_kept[len(self) - self.num_fillers :].sum()),
+        )
+
     def with_vocab_size(self, vocab_size: int) -> TokenMap:
         """The same map with a vocabulary size. Raises HotMapError if an id is past it."""
         return dataclasses.replace(self, vocab_size=vocab_size)

@@ -29,6 +29,7 @@ class FakeStats:
     accepted_by_depth: list[float]
     step_sizes: list[int]
     num_collectives: int
+    num_rank_bytes: int
     ttft_s: float | None
     decode_tokens_per_s: float | None
     stage_s: dict[str, float]
@@ -120,6 +121,7 @@ def stats_of(num_tokens: int) -> FakeStats:
         accepted_by_depth=[0.75, 0.5],
         step_sizes=[2] * (num_tokens // 2),
         num_collectives=0,
+        num_rank_bytes=0,
         ttft_s=0.25,
         decode_tokens_per_s=10.0,
         stage_s={"draft": 0.1, "draft_head": 0.2, "verify": 0.3, "other": 0.4},

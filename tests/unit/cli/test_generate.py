@@ -26,6 +26,7 @@ JSON_KEYS = [
     "ttft_s",
     "decode_tokens_per_s",
     "num_collectives_per_step",
+    "num_rank_bytes_per_step",
     "stage_s",
 ]
 
@@ -130,7 +131,7 @@ def test_messages_need_a_chat_template(hothead: CommandLine) -> None:
         (["a", "--tp", "two"], "Invalid value for '--tp-size'"),
         (["a", "--hot-size", "5", "--hot-coverage", "0.5"], "OptionError: --hot-size 5 and --hot-coverage 0.5 both set"),
         (["a", "--map", "m", "--draft", "none"], "OptionError: --speculative-token-map m has no head to cut"),
-        (["a", "--algorithm", "EAGEL"], "Did you mean EAGLE?"),
+        (["a", "--algorithm", "EAGEL"], "Did you mean EAGLE, EAGLE3?"),
         (["a", "--temprature", "1"], "--temperature"),
         (["--prompts-file", "missing.jsonl"], "DataError: Cannot read the prompts file missing.jsonl: No such file or directory."),
         (["a", "--config", "missing.yaml"], "OptionError: Cannot read the configuration file missing.yaml"),
@@ -147,6 +148,9 @@ def test_an_option_without_effect_is_noted(hothead: CommandLine) -> None:
     done = hothead("generate", "a", "--top-k", "5")
     assert done.code == 0
     assert "Note: --top-k 5 has no effect at temperature 0; add --temperature." in done.err
+    done = hothead("generate", "a", "--verification", "rejection")
+    assert "Note: --verification rejection has no effect at temperature 0" in done.err
+    assert "Note" not in hothead("generate", "a", "--verification", "rejection", "--temperature", "0.7").err
 
 
 @pytest.mark.parametrize(

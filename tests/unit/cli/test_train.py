@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hothead.cli.train import REPORT_S, _Lines
-from hothead.train.evaluation import Evaluation
 from hothead.train.loop import StepReport
+from hothead.train.trainee import Evaluation
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import CommandLine
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         (["--prompts", "a", "--hot-size", "0"], "OptionError: --hot-size 0 is out of range."),
     ],
 )
-def test_bad_usage_is_refused(hothead: CommandLine, arguments: list[str], expected: str) -> None:
-    done = hothead("train", "eagle", *arguments)
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_bad_usage_is_refused(hothead: CommandLine, kind: str, arguments: list[str], expected: str) -> None:
+    done = hothead("train", kind, *arguments)
     assert (done.code, done.out) == (2, "")
     assert expected in done.err
 
@@ -40,9 +41,9 @@ def test_progress_lines_are_rare_and_evaluations_are_always_told(capsys: pytest.
     lines.step(report(3))
     lines.step(report(4, evaluation))
     assert capsys.readouterr().err.splitlines() == [
-        "training: 25%, step 1, epoch 1, 1.0 min, cross-entropy 2.500, 5000 tokens/s",
-        "training: 25%, step 3, epoch 1, 1.0 min, cross-entropy 2.500, 5000 tokens/s",
-        "training: 25%, step 4, epoch 1, 1.0 min, cross-entropy 2.500, 5000 tokens/s",
+        "training: 25%, step 1, epoch 1, 1.0 min, 3 min left, cross-entropy 2.500, 5000 tokens/s",
+        "training: 25%, step 3, epoch 1, 1.0 min, 3 min left, cross-entropy 2.500, 5000 tokens/s",
+        "training: 25%, step 4, epoch 1, 1.0 min, 3 min left, cross-entropy 2.500, 5000 tokens/s",
         "  held out: 1.750 tokens per step with chains, accepted by depth 0.50 0.25, hot hit rate 0.960",
     ]
 

@@ -45,6 +45,7 @@ def test_what_fits_together_is_accepted(values: dict[str, Any]) -> None:
         ({"speculative_draft_model_path": "d", "speculative_algorithm": "NONE"}, "would not be used", "EAGLE"),
         ({"speculative_draft_model_path": "none", "speculative_algorithm": "EAGLE"}, "is plain decoding", "Drop one"),
         ({"speculative_num_steps": 3, "speculative_algorithm": "NONE"}, "speculative_num_steps=3 has no effect", "Drop it"),
+        ({"verification": "rejection", "speculative_algorithm": "NONE"}, "verification='rejection' has no effect", "Drop it"),
         (
             {"speculative_num_steps": 4, "speculative_eagle_topk": 1, "speculative_num_draft_tokens": 4},
             "A chain of 4 draft steps has 5 tokens to verify, not 4.",

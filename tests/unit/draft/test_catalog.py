@@ -36,6 +36,8 @@ def test_a_map_is_not_dropped_when_auto_becomes_ngram(options: dict[str, Any]) -
     [
         ("EAGLE", None, None, None, DEFAULT_SHAPES["EAGLE"]),
         ("EAGLE", 4, 1, None, TreeShape(4, 1, 5)),
+        ("EAGLE3", None, None, None, DEFAULT_SHAPES["EAGLE3"]),
+        ("EAGLE3", None, 1, None, TreeShape(6, 1, 7)),
         ("EAGLE", None, 1, 4, TreeShape(3, 1, 4)),
         ("EAGLE", 1, 3, None, TreeShape(1, 3, 4)),
         ("EAGLE", 3, 4, 20, TreeShape(3, 4, 20)),

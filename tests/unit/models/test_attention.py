@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hothead.models.attention import AttentionPlan, AttentionRow, KVPool
+from hothead.models.attention import AttentionPlan, AttentionRow, KVPool, UnevenHeads
 
 NUM_SLOTS, HEAD_DIM, NUM_QUERY_HEADS = 400, 8, 6
 CPU = torch.device("cpu")
@@ -48,7 +48,9 @@ BATCHES: dict[str, list[AttentionRow]] = {
 
 
 @pytest.mark.parametrize("window", [None, 4, 1000])
-@pytest.mark.parametrize("kv_heads", [[0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 2]], ids=str)
+@pytest.mark.parametrize(
+    "kv_heads", [[0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 2], [1, 0, 1, 1, 0, 2]], ids=str
+)
 @pytest.mark.parametrize("name", BATCHES)
 def test_attention_equals_the_plain_one(name: str, kv_heads: list[int], window: int | None) -> None:
     rows = BATCHES[name]
@@ -60,11 +62,11 @@ def test_attention_equals_the_plain_one(name: str, kv_heads: list[int], window: 
     queries = torch.randn(num_tokens, NUM_QUERY_HEADS, HEAD_DIM, generator=generator)
     keys, values = (torch.randn(num_tokens, num_kv_heads, HEAD_DIM, generator=generator) for _ in range(2))
     write_slots = np.concatenate([row.slots[row.num_prefix :] for row in rows])
-    is_grouped = len(kv_heads) % num_kv_heads == 0 and kv_heads == sorted(kv_heads) and len(set(map(kv_heads.count, kv_heads))) == 1
-    index = None if is_grouped else torch.tensor(kv_heads)
+    uneven = UnevenHeads.of(kv_heads, num_kv_heads, CPU)
+    assert (uneven is None) == (kv_heads not in ([0, 0, 1, 1, 1, 2], [1, 0, 1, 1, 0, 2]))
 
     plan = AttentionPlan(rows, write_slots, CPU, torch.float32)
-    attended = plan.attend(queries, keys, values, pool, 1, index, window)
+    attended = plan.attend(queries, keys, values, pool, 1, uneven, window)
 
     assert torch.equal(pool.data[0, 1, write_slots], keys)
     assert torch.equal(pool.data[1, 1, write_slots], values)

@@ -21,9 +21,10 @@ from safetensors.torch import load_file, save_file
 from tests.support.quantized import CASES, DATA, expected_head, head_name
 
 from hothead.errors import CheckpointError
-from hothead.models.quantization import read_quantization
+from hothead.models.quantization import CompressedTensors, read_quantization
 from hothead.models.weights import base, open_weights
 from hothead.models.weights.accounting import account
+from hothead.models.weights.quantized.compressed_tensors import scheme_of
 from hothead.models.weights.quantized.integers import num_words, unpack, unpack_rows, words_of
 from hothead.models.weights.quantized.matrix import fp8_floats
 
@@ -290,6 +291,41 @@ def test_a_gptq_file_without_g_idx_and_with_bits_by_module(tmp_path: Path) -> No
     mixed = edited(tmp_path / "mixed", "gptq-int4", lambda _, table: table.update(bits=8, group_size=64, dynamic={"lm_head": {"bits": 4}}))
     for folder in (plain, mixed):
         assert same_bits(open_weights(folder).read("lm_head.weight"), expected)
+
+
+def test_rows_that_nobody_asks_for_are_not_decoded(tmp_path: Path) -> None:
+    rows = np.array([190, 3, 64, 7, 128, 0, 210], np.int64)
+
+    def spoil(tensors: dict[str, torch.Tensor], _: dict[str, Any]) -> None:
+        tensors["weight_scale"][np.setdiff1d(np.arange(211), rows)] = float("nan")
+
+    source = open_weights(edited(tmp_path, "int4-groups", spoil))
+    assert same_bits(source.read("lm_head.weight", rows), expected_head("int4-groups")[rows])
+
+
+def test_groups_are_chosen_by_their_targets() -> None:
+    """A name before a pattern, a pattern before a class, and what is ignored not at all."""
+    groups = {
+        str(bits): {"targets": targets, "weights": {"num_bits": bits, "strategy": "channel"}, "format": "pack-quantized"}
+        for bits, targets in ((2, ["Linear"]), (4, ["re:.*_proj$"]), (8, ["model.layers.0.mlp.up_proj"]))
+    }
+    table = {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["re:.*down"]}
+    quantization = read_quantization({"quantization_config": table}, "tiny", CheckpointError)
+    assert isinstance(quantization, CompressedTensors)
+    names = ("lm_head", "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj", "model.layers.0.mlp.down_proj", "model.embed_tokens")
+    found = [scheme_of(name, quantization) for name in names]
+    assert [scheme and scheme.num_bits for scheme in found] == [2, 4, 8, None, None]
+
+
+@pytest.mark.parametrize("leaf", ["weight_scale", "weight_scale_inv"])
+def test_an_fp8_tensor_with_one_scale(tmp_path: Path, leaf: str) -> None:
+    weight, scale = (torch.randn(20, 24, generator=torch.Generator().manual_seed(0)) * 50).to(torch.float8_e4m3fn), torch.tensor(0.3)
+    save_file({"lm_head.weight": weight, f"lm_head.{leaf}": scale, "lm_head.input_scale": torch.ones(1)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "fp8", "activation_scheme": "static"}}))
+    source = open_weights(tmp_path)
+    account(source, {"lm_head.weight": (20, 24)})
+    assert source.stored_format("lm_head.weight") == "fp8 with one scale (fp8)"
+    assert same_bits(source.read("lm_head.weight", slice(3, 9), slice(1, 20)), weight.float()[3:9, 1:20] * scale)
 
 
 def test_every_stored_tensor_is_accounted_for(tmp_path: Path) -> None:

@@ -204,11 +204,61 @@ def test_folders_and_files_that_hold_no_weights(tmp_path: Path) -> None:
         open_weights(tmp_path / "absent")
     with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
         open_weights(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin[\s\S]*Convert"):
+    (tmp_path / "model.pth").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"model\.pth[\s\S]*Convert"):
         open_weights(tmp_path)
     with pytest.raises(CheckpointError, match="not a file of weights"):
-        open_weights(tmp_path / "pytorch_model.bin")
+        open_weights(tmp_path / "model.pth")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin cannot be read"):
+        open_weights(tmp_path)
+
+
+# torch.save
+
+
+class _Runs:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (print, ("run",))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_what_torch_saved_is_read_by_rows_and_columns(tmp_path: Path, dtype: torch.dtype) -> None:
+    base = torch.randn(9, 6).to(dtype)
+    weights = {"whole": base, "part": torch.nn.Parameter(base[3:8]), "one": base[2], "d2t": torch.arange(3)}
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    source = open_weights(tmp_path)
+    assert source.names() == set(weights)
+    assert source.shape("part") == (5, 6)
+    for name in ("whole", "part", "one"):
+        assert torch.equal(source.read(name), weights[name].detach())
+    assert torch.equal(source.read("part", rows=np.array([4, 0]), columns=slice(1, 3)), base[3:8][[4, 0]][:, 1:3])
+    with pytest.raises(CheckpointError, match="no tensor none"):
+        source.read("none")
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"x": _Runs()}, "__builtin__.print"),
+        ([1, 2], "holds a list"),
+        ({"x": 3}, "holds a int as x"),
+        ({"x": torch.randn(4, 3).T}, "do not lie one after the other"),
+    ],
+)
+def test_what_torch_saved_and_is_no_table_of_weights(tmp_path: Path, content: object, said: str) -> None:
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=said):
+        open_weights(tmp_path)
+
+
+def test_a_file_of_torch_that_was_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "pytorch_model.bin"
+    torch.save({"x": torch.randn(100, 100)}, file)
+    file.write_bytes(file.read_bytes()[:-5000])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        open_weights(tmp_path)
 
 
 # GGUF

@@ -19,12 +19,14 @@ from hothead.models.weights import open_weights
 from hothead.train.checkpoint import Progress
 from hothead.train.config import TrainEagleConfig
 from hothead.train.dataset import Document
-from hothead.train.eagle import Callbacks, train_eagle
-from hothead.train.evaluation import _walk, evaluate
+from hothead.train.eagle import train_eagle
+from hothead.train.eagle_trainee import evaluate_eagle
+from hothead.train.evaluation import _walk
 from hothead.train.examples import ExampleSource, Scales
 from hothead.train.export import export_head
 from hothead.train.features import FeatureCache
 from hothead.train.network import EagleHead, RotaryTables
+from hothead.train.prepare import Callbacks
 from hothead.train.target import head_config, load_target
 from hothead.vocab.token_map import TokenMap
 
@@ -147,7 +149,7 @@ def test_the_evaluation_walks_as_decoding_does(tmp_path: Path) -> None:
 
 def test_an_untrained_head_evaluates(tmp_path: Path) -> None:
     source = make_source(make_documents(5), tmp_path)
-    evaluation = evaluate(make_network(), source, RotaryTables.plain(64, SHAPE.head_dim, 10000.0, torch.float32))
+    evaluation = evaluate_eagle(make_network(), source, RotaryTables.plain(64, SHAPE.head_dim, 10000.0, torch.float32))
     assert len(evaluation.accuracy) == len(evaluation.cross_entropy) == len(evaluation.chain_acceptance) == 3
     assert 1 <= evaluation.tokens_per_step <= 4
     assert 0.5 < evaluation.hot_hit_rate <= 1

@@ -13,6 +13,7 @@ from hothead.errors import CheckpointError
 from hothead.train import checkpoint
 from hothead.train.checkpoint import Progress
 from hothead.train.config import TrainEagleConfig
+from hothead.train.eagle_trainee import eagle_trainee
 from hothead.train.loop import StepReport, make_optimizer, train
 from hothead.train.network import EagleHead, RotaryTables
 
@@ -37,7 +38,7 @@ def run(folder: Path, config: TrainEagleConfig = CONFIG, stop_at: int | None = N
                 raise SystemError("killed")
             signal.raise_signal(signal.SIGINT)
 
-    train(config, network, training, held_out, ROTARY, folder / "checkpoint.safetensors", on_step)
+    train(config, eagle_trainee(config, network, training, held_out, ROTARY), folder / "checkpoint.safetensors", on_step)
     return network, reports
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from hothead.train.config import TrainEagleConfig
-from hothead.train.loop import unrolled_loss
+from hothead.train.eagle_trainee import unrolled_loss
 from hothead.train.losses import distillation_loss, expected_head_rows
 from hothead.train.network import RotaryTables
 
@@ -41,7 +41,7 @@ def test_gradient_of_the_whole_unrolled_loss(tmp_path: Path) -> None:
     config = TrainEagleConfig(num_steps=1, num_unrolled=3, feature_weight=0.5, hard_label_share=0.3)
     rotary = RotaryTables.plain(64, SHAPE.head_dim, 10000.0, torch.float32)
     example = source.load([0, 1, 3])
-    loss, _ = unrolled_loss(config, network, example, source, rotary)
+    loss = unrolled_loss(config, network, example, source, rotary).total
     loss.backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
@@ -49,9 +49,9 @@ def test_gradient_of_the_whole_unrolled_loss(tmp_path: Path) -> None:
         step = 2e-2
         with torch.no_grad():
             parameter += direction * step
-            above = unrolled_loss(config, network, example, source, rotary)[0]
+            above = unrolled_loss(config, network, example, source, rotary).total
             parameter -= 2 * direction * step
-            below = unrolled_loss(config, network, example, source, rotary)[0]
+            below = unrolled_loss(config, network, example, source, rotary).total
             parameter += direction * step
         slope = float(above - below) / (2 * step)
         assert abs(slope - float(parameter.grad.norm())) < 0.03 * abs(slope) + 1e-4, (name, slope, float(parameter.grad.norm()))

@@ -41,6 +41,7 @@ def make_target() -> FrozenTarget:
         hidden_states,
         (0,),
         {"model_type": "llama", "vocab_size": VOCAB_SIZE},
+        torch.ones(SHAPE.hidden_size),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from hothead.errors import CheckpointError
 from hothead.models.weights.base import WeightSource
@@ -13,15 +13,17 @@ _COMPUTED = re.compile(r"(rotary_emb\.inv_freq|rope_freqs\.weight|\.attn\.bias|\
 _NUM_LISTED = 5
 
 
-def account(source: WeightSource, shapes: Mapping[str, tuple[int, ...]], *, has_tied_head: bool = False) -> None:
+def account(
+    source: WeightSource, shapes: Mapping[str, tuple[int, ...]], *, has_tied_head: bool = False, unused: Collection[str] = ()
+) -> None:
     """Compare a checkpoint with what the model needs. Raises CheckpointError, which lists names and numbers.
 
     shapes: every needed tensor. has_tied_head: a stored `lm_head.weight` is a copy of the embedding and is passed over, and so is a bias of
-    zeros that the model has not (AutoGPTQ stores one for each layer).
+    zeros that the model has not (AutoGPTQ stores one for each layer). unused: names of tensors that are known and need not be read.
     """
     stored = source.names()
     missing = [name for name in shapes if name not in stored]
-    ignored = {name for name in stored if _COMPUTED.search(name)} | ({"lm_head.weight"} if has_tied_head else set())
+    ignored = {name for name in stored if _COMPUTED.search(name)} | set(unused) | ({"lm_head.weight"} if has_tied_head else set())
     left_over = sorted(name for name in stored - set(shapes) - ignored if not _is_zero_bias(source, name))
     wrong = [(name, source.shape(name), shape) for name, shape in shapes.items() if name in stored and source.shape(name) != shape]
     details = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ MAX_JSON_BYTES = 16 * 2**20
 _INDEX = "model.safetensors.index.json"
 _CHECKPOINTS = ("model.safetensors", _INDEX, "pytorch_model.bin")
 NAMES = (MAP_FILE, *PAIR_FILES, *_CHECKPOINTS)
+TABLE_NAMES = (*_CHECKPOINTS, *PAIR_FILES)
+"""Where the rows of a draft head of its own are told, a map beside it left aside."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,12 @@ class DeclaredSizes:
             )
 
 
-def find_map_file(folder: Path) -> Path:
-    """The file with the map; the folder itself for the two arrays of speculators. Raises HotMapError where there is none."""
-    found = next((name for name in NAMES if (folder / name).is_file()), None)
+def find_map_file(folder: Path, names: Sequence[str] = NAMES) -> Path:
+    """The file with the map; the folder itself for the two arrays of speculators. names: in the order in which they are looked for. Raises
+    HotMapError where there is none."""
+    found = next((name for name in names if (folder / name).is_file()), None)
     if found is None:
-        raise HotMapError(f"the folder has none of {', '.join(NAMES)}.", advice="Give the file itself.")
+        raise HotMapError(f"the folder has none of {', '.join(names)}.", advice="Give the file itself.")
     if found in PAIR_FILES:
         return folder
     return _shard(folder / _INDEX) if found == _INDEX else folder / found

@@ -6,7 +6,7 @@ Formats are recognised by content and never by name. Nothing larger than MAX_FIL
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -104,15 +104,21 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def read_stored_map(path: Path, vocab_size: int | None = None, encoding: str | None = None) -> tuple[StoredMap, str]:
-    """The map and the name of its format. vocab_size, encoding: what the file does not say and the caller knows.
+def read_stored_map(
+    path: Path, vocab_size: int | None = None, encoding: str | None = None, names: Sequence[str] = draft_folder.NAMES
+) -> tuple[StoredMap, str]:
+    """The map and the name of its format. vocab_size, encoding: what the file does not say and the caller knows. names: files of a folder
+    that may hold the map, in the order in which they are looked for.
 
     Raises HotMapError for a file that is missing, too large, damaged, of no known format, or can be read in two ways.
     """
     try:
         size = _check_file(path)
         try:
-            stored, format_name = _read(path, size, vocab_size, encoding)
+            if path.is_dir():
+                stored, format_name = _read_folder(path, vocab_size, encoding, names)
+            else:
+                stored, format_name = _read(path, size, vocab_size, encoding)
             if vocab_size is not None and stored.vocab_size not in (None, vocab_size):
                 raise HotMapError(f"its vocabulary has {stored.vocab_size} token ids, not {vocab_size}.")
             return replace(stored, vocab_size=stored.vocab_size or vocab_size), format_name
@@ -172,8 +178,8 @@ def _check_file(path: Path) -> int:
     return status.st_size
 
 
-def _read_folder(folder: Path, vocab_size: int | None, encoding: str | None) -> tuple[StoredMap, str]:
-    file = draft_folder.find_map_file(folder)
+def _read_folder(folder: Path, vocab_size: int | None, encoding: str | None, names: Sequence[str]) -> tuple[StoredMap, str]:
+    file = draft_folder.find_map_file(folder, names)
     if file.name == draft_folder.MAP_FILE:
         return _read(file, _check_file(file), vocab_size, encoding)
     declared = draft_folder.declared_sizes(folder)
@@ -190,8 +196,6 @@ def _read_folder(folder: Path, vocab_size: int | None, encoding: str | None) -> 
 
 
 def _read(path: Path, size: int, vocab_size: int | None, encoding: str | None) -> tuple[StoredMap, str]:
-    if path.is_dir():
-        return _read_folder(path, vocab_size, encoding)
     with path.open("rb") as file:
         start = file.read(512)
     # First: the length that opens a safetensors file can look like the magic number of a pickle.
