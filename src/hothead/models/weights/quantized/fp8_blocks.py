@@ -1,5 +1,5 @@
-"""quant_method fp8, as DeepSeek and Qwen publish it: E4M3 weights and a float scale per block of rows and columns (`weight_scale_inv`), or one
-for the whole tensor (AutoFP8 calls it `weight_scale`).
+"""quant_method fp8, as DeepSeek and Qwen publish it: E4M3 weights and a float scale per block of rows and columns (`weight_scale_inv`), or
+one for the whole tensor (AutoFP8 calls it `weight_scale`).
 
 The value is weight * weight_scale_inv in float32, as in DeepSeek's `weight_dequant` and in transformers; the last blocks may be cut.
 """
