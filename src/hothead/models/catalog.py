@@ -150,6 +150,7 @@ def describe_model(model: ModelFiles, tp_sizes: tuple[int, ...] = (1, 2, 4, 8)) 
     for tensor, shape in config.tensor_shapes().items():
         if tensor in source.names():
             stored_values[source.stored_format(tensor)] += math.prod(shape)
+    passed_over = Counter(name.rpartition(".")[2] for name in source.passed_over)
     source.close()
     layouts = []
     for tp_size in tp_sizes:
@@ -184,6 +185,7 @@ def describe_model(model: ModelFiles, tp_sizes: tuple[int, ...] = (1, 2, 4, 8)) 
         "torch_dtype": config.torch_dtype,
         "head_format": head_format,
         "stored_values_by_format": dict(stored_values.most_common()),
+        "passed_over_tensors": dict(sorted(passed_over.items())),
         "head_layout": layouts,
         "shipped_draft": None if draft is None else str(draft),
     }

@@ -94,7 +94,7 @@ def from_hugging_face(config: Mapping[str, Any], generation_config: Mapping[str,
     where: the model's name in messages. Raises ModelConfigError.
     """
     family = _family(config, where)
-    read_quantization(config, where)  # refuses what is not implemented
+    read_quantization(config, where, ModelConfigError)  # refuses what cannot be read
     refuse_keys(config, UNIMPLEMENTED_KEYS, where, "")
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):

@@ -348,6 +348,22 @@ def test_a_model_is_described(tmp_path: Path) -> None:
     json.dumps(description)
 
 
+def test_a_quantized_head_is_named(tmp_path: Path) -> None:
+    """Its bits, groups and method, not the format of its packed words; and what is passed over."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    from tests.support.quantized import quantize_model
+    from tests.support.tiny import make_model
+
+    quantized, _ = quantize_model(make_model(tmp_path / "model"), tmp_path, "gptq")
+    stored = load_file(quantized / "model.safetensors")
+    save_file({**stored, "model.layers.0.self_attn.k_scale": torch.ones(1)}, quantized / "model.safetensors")
+    description = catalog.describe_model(resolve_model(str(quantized)))
+    assert description["head_format"] == "int4 in groups of 16, activation order (gptq)"
+    assert set(description["stored_values_by_format"]) == {description["head_format"], "F32"}  # type: ignore[call-overload]
+    assert description["passed_over_tensors"] == {"k_scale": 1}
+
+
 def test_what_a_killed_fetch_left_is_removed_by_the_next(
     source: PackagedFile, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def cut(whole: torch.Tensor, rows: Any, columns: slice | None) -> torch.Tensor:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_cut_of_a_plain_tensor(folder: Path, name: str, rows: Any, columns: slice | None, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "_CHUNK_VALUES", chunk)
+        patch.setattr(base, "CHUNK_VALUES", chunk)
         source = open_weights(folder)
         whole = source.read(name)
         assert torch.equal(source.read(name, rows, columns), cut(whole, rows, columns))

@@ -15,12 +15,12 @@ def open_weights(path: str | Path) -> WeightSource:
     """A Hugging Face folder, a `.safetensors`, `.bin` or `.gguf` file. Reads headers only; raises CheckpointError.
 
     A folder's `pytorch_model.bin` is read where it has no safetensors; nothing in it is run. Where its config.json says that weights are
-    quantized, they are decoded as they are read.
+    quantized, they have their logical names and are decoded as they are read (`quantized/source.py`).
     """
     from hothead.files.json_table import read_json_table
     from hothead.models.quantization import read_quantization
     from hothead.models.weights.gguf import GgufWeights
-    from hothead.models.weights.quantized import QuantizedWeights
+    from hothead.models.weights.quantized.source import QuantizedWeights
     from hothead.models.weights.safetensors import INDEX_NAME, SINGLE_NAME, SafetensorsWeights
     from hothead.models.weights.torch_bin import BIN_NAME, TorchWeights
 
@@ -39,5 +39,5 @@ def open_weights(path: str | Path) -> WeightSource:
     config = path / "config.json"
     if not config.is_file():
         return stored
-    quantization = read_quantization(read_json_table(config, CheckpointError), path.name)
+    quantization = read_quantization(read_json_table(config, CheckpointError), path.name, CheckpointError)
     return stored if quantization is None else QuantizedWeights(stored, quantization)

@@ -14,13 +14,14 @@ from hothead.errors import CheckpointError
 from hothead.models.weights.decode import StoredFormat
 
 Rows = slice | NDArray[np.int64] | None
-_CHUNK_VALUES = 1 << 22  # values decoded at a time: 16 MB of float32
+CHUNK_VALUES = 1 << 22  # values decoded at a time: 16 MB of float32
 
 
 class WeightSource(Protocol):
     """A checkpoint, by Hugging Face tensor names. Nothing is read before `read`, and then only what was asked for."""
 
     source: str  # the model's name in messages
+    passed_over: frozenset[str]  # stored tensors without a logical name that nothing here needs
 
     def names(self) -> frozenset[str]: ...
 
@@ -69,7 +70,7 @@ def read_stored(
         raise CheckpointError(f"Tensor {name} of shape {list(shape)}, stored as {stored_format.name}, cannot be cut into columns.")
     num_rows, num_columns = shape[0] if shape else 1, math.prod(shape[1:])
     wanted = check_rows(rows, num_rows, name)
-    cut = slice(0, num_columns) if columns is None else check_slice(columns, num_columns, "columns", name)
+    cut = check_columns(columns, num_columns, name)
     block, block_bytes = stored_format.block_size, stored_format.block_bytes
     byte_columns = slice(cut.start // block * block_bytes, -(-cut.stop // block) * block_bytes)
     skipped = cut.start % block  # values before the first wanted one, in its block
@@ -84,7 +85,7 @@ def read_stored(
     dtype = dtype or stored_format.dtype
     if not count or not width:
         return torch.empty((count, width) if columns is not None else (count, *shape[1:]), dtype=dtype)
-    step = count if dtype == stored_format.dtype and stored_format.is_plain else max(1, _CHUNK_VALUES // max(width, 1))
+    step = count if dtype == stored_format.dtype and stored_format.is_plain else max(1, CHUNK_VALUES // max(width, 1))
     if count <= step:
         result = decoded(_part(wanted, 0, count)).to(dtype).contiguous()
     else:
@@ -117,7 +118,7 @@ def check_rows(rows: Rows, num_rows: int, name: str) -> Rows:
     if rows is None:
         return None
     if isinstance(rows, slice):
-        return check_slice(rows, num_rows, "rows", name)
+        return _check_slice(rows, num_rows, "rows", name)
     row_ids = np.ascontiguousarray(rows, dtype=np.int64)
     if row_ids.ndim != 1:
         raise CheckpointError(f"Tensor {name}: row ids must be one list, not of shape {list(row_ids.shape)}.")
@@ -130,7 +131,12 @@ def check_rows(rows: Rows, num_rows: int, name: str) -> Rows:
     return row_ids
 
 
-def check_slice(part: slice, size: int, what: str, name: str) -> slice:
+def check_columns(columns: slice | None, num_columns: int, name: str) -> slice:
+    """As `check_rows`."""
+    return slice(0, num_columns) if columns is None else _check_slice(columns, num_columns, "columns", name)
+
+
+def _check_slice(part: slice, size: int, what: str, name: str) -> slice:
     start, stop = 0 if part.start is None else part.start, size if part.stop is None else part.stop
     if part.step not in (None, 1) or not 0 <= start <= stop <= size:
         raise CheckpointError(f"Tensor {name} has {size} {what}; {what} {start} to {stop} (step {part.step or 1}) cannot be cut out.")

@@ -13,8 +13,6 @@ from hothead.errors import CheckpointError
 
 _PLAIN: dict[str, torch.dtype] = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
-_RAW: dict[str, torch.dtype] = {"I8": torch.int8, "U8": torch.uint8, "I32": torch.int32, "I64": torch.int64, "F8_E4M3": torch.float8_e4m3fn}
-
 
 @dataclass(frozen=True)
 class StoredFormat:
@@ -27,7 +25,7 @@ class StoredFormat:
 
     @property
     def is_plain(self) -> bool:
-        return self.block_size == 1
+        return self.name in _PLAIN
 
     def decode(self, raw: NDArray[np.uint8]) -> torch.Tensor:
         """raw: [R, bytes per row], writable and contiguous -> [R, values per row] of self.dtype, exact for every format.
@@ -37,13 +35,6 @@ class StoredFormat:
         if self.is_plain:
             return torch.from_numpy(raw).view(self.dtype)
         return torch.from_numpy(gguf.dequantize(raw, gguf.GGMLQuantizationType[self.name]))
-
-
-def raw_format(name: str, where: str) -> StoredFormat:
-    """The same for a part of a quantized weight: integers and float8 as they are stored."""
-    if name not in _RAW:
-        return stored_format(name, where)
-    return StoredFormat(name, 1, _RAW[name].itemsize, _RAW[name])
 
 
 def stored_format(name: str, where: str) -> StoredFormat:

@@ -40,6 +40,8 @@ _PERMUTED = re.compile(r"\.self_attn\.(q|k)_proj\.(weight|bias)$")
 class GgufWeights:
     """A WeightSource over one GGUF file."""
 
+    passed_over: frozenset[str] = frozenset()
+
     def __init__(self, header: GgufHeader) -> None:
         self.source = header.path.name
         self._tensors = {hugging_face_name(name): tensor for name, tensor in header.tensors.items()}

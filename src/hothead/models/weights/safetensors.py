@@ -19,11 +19,24 @@ from numpy.typing import NDArray
 
 from hothead.errors import CheckpointError
 from hothead.models.weights.base import Rows, expect_scattered, read_stored
-from hothead.models.weights.decode import raw_format, stored_format
+from hothead.models.weights.decode import stored_format
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+# As numbers of the stored size; numpy has neither BF16 nor F8.
+_NUMBERS: dict[str, type[np.generic]] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
+    "F8_E4M3": np.uint8,
+    "U8": np.uint8,
+    "I8": np.int8,
+    "I16": np.int16,
+    "I32": np.int32,
+    "I64": np.int64,
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,8 @@ class _Place:
 
 class SafetensorsWeights:
     """A WeightSource over one or more `.safetensors` files, which are opened when a tensor of theirs is first read."""
+
+    passed_over: frozenset[str] = frozenset()
 
     def __init__(self, source: str, places: dict[str, _Place]) -> None:
         self.source = source
@@ -72,32 +87,24 @@ class SafetensorsWeights:
 
     def read(self, name: str, rows: Rows = None, columns: slice | None = None, *, dtype: torch.dtype | None = None) -> torch.Tensor:
         place = self._place(name)
+        stored = self._map(place.file)[place.offset : place.offset + place.num_bytes]
         decoder = stored_format(place.format, f"Tensor {name} of {self.source}")
         if isinstance(rows, np.ndarray):
             expect_scattered(self._map(place.file), place.offset, place.num_bytes)
-        return read_stored(self._bytes(place), place.shape, decoder, rows, columns, dtype, name)
+        return read_stored(stored, place.shape, decoder, rows, columns, dtype, name)
 
-    def read_raw(self, name: str, rows: Rows = None, columns: slice | None = None) -> torch.Tensor:
-        """A part of a quantized weight as it is stored, integers and float8 too. Otherwise like `read`."""
+    def mapped(self, name: str) -> NDArray[Any]:
+        """The whole tensor as numbers of its size in mapped memory, read-only; BF16 and F8 as unsigned integers. Nothing is read yet."""
         place = self._place(name)
-        decoder = raw_format(place.format, f"Tensor {name} of {self.source}")
-        if isinstance(rows, np.ndarray):
-            expect_scattered(self._map(place.file), place.offset, place.num_bytes)
-        return read_stored(self._bytes(place), place.shape, decoder, rows, columns, None, name)
-
-    def read_columns(self, name: str, rows: slice, columns: NDArray[np.int64]) -> torch.Tensor:
-        """Columns [n] of some rows of a matrix, as stored: [R, n]. For layouts that keep a weight transposed."""
-        place = self._place(name)
-        decoder = raw_format(place.format, f"Tensor {name} of {self.source}")
-        words = self._bytes(place).view(f"u{decoder.block_bytes}").reshape(place.shape)
-        chosen = np.ascontiguousarray(words[rows][:, columns])
-        return torch.from_numpy(chosen.view(np.uint8)).view(decoder.dtype)
+        if place.format not in _NUMBERS:
+            raise CheckpointError(f"Tensor {name} of {self.source} is stored as {place.format}, which is not implemented.")
+        if not place.num_bytes:
+            return np.empty(place.shape, _NUMBERS[place.format])
+        stored = self._map(place.file)[place.offset : place.offset + place.num_bytes]
+        return stored.view(_NUMBERS[place.format]).reshape(place.shape)
 
     def close(self) -> None:
         self._maps.clear()
-
-    def _bytes(self, place: _Place) -> NDArray[np.uint8]:
-        return self._map(place.file)[place.offset : place.offset + place.num_bytes]
 
     def _place(self, name: str) -> _Place:
         if name not in self._places:
@@ -175,7 +182,7 @@ def _read_place(file: Path, name: str, entry: Any, start: int) -> _Place:
     place = _Place(file, shape, kind, start + first, last - first)
     if first < 0 or last < first or min(shape, default=1) < 0:
         raise CheckpointError(f"{file}: tensor {name} announces the impossible place {first} to {last}.", advice="Fetch it again.")
-    itemsize = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1}.get(kind)
+    itemsize = np.dtype(_NUMBERS[kind]).itemsize if kind in _NUMBERS else None
     if itemsize is not None and place.num_bytes != itemsize * math.prod(shape):
         raise CheckpointError(
             f"{file}: tensor {name} of shape {list(shape)} in {kind} needs {itemsize * math.prod(shape)} bytes.",

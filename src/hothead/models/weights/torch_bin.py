@@ -35,6 +35,8 @@ class _Place:
 class TorchWeights:
     """A WeightSource over one file that torch.save wrote."""
 
+    passed_over: frozenset[str] = frozenset()
+
     def __init__(self, path: Path, places: dict[str, _Place]) -> None:
         self.source = path.name
         self._path = path

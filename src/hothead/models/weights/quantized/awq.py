@@ -1,42 +1,53 @@
-"""AutoAWQ's gemm layout: the weight is stored transposed, eight output rows in one int32 word, in the order 0 2 4 6 1 3 5 7.
+"""AutoAWQ, version gemm: qweight [in, out / 8], eight 4-bit output rows in each word, interleaved; scales and zero points by input group.
 
-value = (stored - zero point) * scale, in the scale's type. https://github.com/casper-hansen/AutoAWQ
+As `dequantize_gemm` of autoawq 0.2.9. A row of the weight lies in one byte of each word of its column, and only those bytes are gathered.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hothead.models.weights.quantized.layouts import Tensors, groups_of, per_input
+from hothead.models.quantization import Awq
+from hothead.models.weights.quantized.matrix import Module, RowIds, Scales, scaled, tile_text
 
-_PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int64)
-"""Where in its word, in units of 4 bits, an output row lies."""
+LEAVES = frozenset({"qweight", "qzeros", "scales"})
+_PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7])  # which four bits of a word hold output row 0, 1, ... of its eight
 
 
-class AwqWeight:
-    """qweight [I, O / 8] int32, qzeros [G, O / 8] int32, scales [G, O]."""
+class AwqMatrix:
+    """The weight of a module that has a qweight. Raises CheckpointError."""
 
-    def __init__(self, tensors: Tensors) -> None:
-        self._tensors = tensors
-        num_inputs, num_words = tensors.shape("qweight")
-        self.shape = (8 * num_words, num_inputs)
-        self._group_size = tensors.scheme.group_size or num_inputs
-        num_groups = -(-num_inputs // self._group_size)
-        tensors.check("qzeros", (num_groups, num_words))
-        tensors.check("scales", (num_groups, 8 * num_words))
+    def __init__(self, module: Module, quantization: Awq) -> None:
+        qweight = module.part("qweight", ("I32",), (None, None))
+        num_columns, num_rows = qweight.shape[0], 8 * qweight.shape[1]
+        self.shape = (num_rows, num_columns)
+        width = max(num_columns, 1) if quantization.group_size == -1 else quantization.group_size
+        groups = math.ceil(num_columns / width)
+        scales = module.part("scales", ("F16", "BF16", "F32"), (groups, num_rows))
+        qzeros = module.part("qzeros", ("I32",), (groups, num_rows // 8))
+        self._scales = Scales(scales, 1, width, is_transposed=True)
+        self._weight, self._zeros = _as_bytes(qweight.values), _as_bytes(qzeros.values)
+        self.dtype = self._scales.floats(np.empty(0, np.int64)).dtype
+        self.format = f"int4 {tile_text(num_rows, num_columns, 1, width)} (awq)"
+        self.parts = frozenset({qweight.name, scales.name, qzeros.name})
 
-    def read(self, rows: NDArray[np.int64], inputs: slice) -> torch.Tensor:
-        groups = groups_of(inputs, self._group_size)
-        stored, zero_points = self._unpack("qweight", inputs, rows), self._unpack("qzeros", groups, rows)
-        scale = self._tensors.source.read_columns(f"{self._tensors.module}.scales", groups, rows).T
-        differences = stored - per_input(zero_points, inputs, self._group_size, groups.start)
-        return differences * per_input(scale, inputs, self._group_size, groups.start)
+    def decode(self, rows: RowIds, columns: slice) -> torch.Tensor:
+        values, zeros = _halves(self._weight[columns], rows), _halves(self._zeros, rows)
+        return scaled(values, zeros, self._scales.floats(rows), self._scales.width, columns.start)
 
-    def _unpack(self, name: str, part: slice, rows: NDArray[np.int64]) -> torch.Tensor:
-        """[n, part] int8 of the wanted output rows."""
-        words, word_of_row = np.unique(rows // 8, return_inverse=True)
-        stored = self._tensors.source.read_columns(f"{self._tensors.module}.{name}", part, words).T  # [words, part]
-        shifts = torch.from_numpy(4 * _PLACES[rows % 8]).int().unsqueeze(1)
-        return ((stored[torch.from_numpy(word_of_row)] >> shifts) & 15).to(torch.int8)
+
+def _as_bytes(words: NDArray[Any]) -> NDArray[np.uint8]:
+    return words.view(np.uint8) if words.size else np.empty((len(words), 4 * words.shape[1]), np.uint8)
+
+
+def _halves(raw: NDArray[np.uint8], rows: RowIds) -> torch.Tensor:
+    """raw: [C, bytes of all rows] -> the 4-bit values of some rows: [R, C] int8."""
+    places = _PLACES[rows % 8]
+    gathered = np.take(raw, rows // 8 * 4 + places // 2, axis=1)  # [C, R]
+    gathered = gathered >> (places % 2 * 4).astype(np.uint8) & 15
+    return torch.from_numpy(gathered).t().contiguous().view(torch.int8)
