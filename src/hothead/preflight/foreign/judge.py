@@ -17,20 +17,22 @@ from hothead.preflight.foreign.parsed import Parsed
 from hothead.preflight.foreign.pasted import Pasted, read_pasted
 from hothead.preflight.foreign.report import ForeignReport, ParallelLaunch
 from hothead.preflight.foreign.rule import Launch, Rule, info
-from hothead.preflight.foreign.sglang_rules import SGLANG_RULES
+from hothead.preflight.foreign.sglang_draft_rules import DRAFT_RULES
+from hothead.preflight.foreign.sglang_map_rules import MAP_RULES
+from hothead.preflight.foreign.sglang_option_rules import OPTION_RULES
 from hothead.preflight.foreign.vllm_rules import VLLM_RULES
 
 ENGINES = ("sglang", "vllm", "llama.cpp")
-RULES: dict[str, tuple[Rule, ...]] = {"sglang": SGLANG_RULES, "vllm": VLLM_RULES, "llama.cpp": LLAMA_CPP_RULES}
+RULES: dict[str, tuple[Rule, ...]] = {"sglang": MAP_RULES + DRAFT_RULES + OPTION_RULES, "vllm": VLLM_RULES, "llama.cpp": LLAMA_CPP_RULES}
 
 _PREFIX = {"sglang": ("sglang", "serve"), "vllm": ("vllm", "serve"), "llama.cpp": ("llama-server",)}
 _PROGRAM = {"sglang": "launch_server", "vllm": "serve", "llama.cpp": "server"}
 _SHOWN = {
-    "sglang": "model target_arch family vocab_size algorithm_given algorithm multi_layer draft draft_arch num_steps eagle_topk num_draft_tokens "
-    "rejection map map_path num_ids max_id tp_size dp_size attn_dp_size attn_tp_size enable_dp_lm_head num_shards rows_per_rank context "
-    "draft_context draft_vocab_size",
-    "vllm": "model target_arch vocab_size tp_size method draft draft_arch num_speculative_tokens draft_tp_size draft_vocab draft_vocab_size "
-    "context draft_context n_predict",
+    "sglang": "model target_arch family vocab_size algorithm_given algorithm multi_layer draft draft_arch num_steps eagle_topk "
+    "num_draft_tokens rejection map map_path num_ids max_id tp_size dp_size attn_dp_size attn_tp_size enable_dp_lm_head num_shards "
+    "rows_per_rank context draft_context draft_vocab_size",
+    "vllm": "model target_arch vocab_size tp_size method draft draft_arch num_speculative_tokens draft_tp_size draft_vocab "
+    "draft_vocab_size context draft_context n_predict",
     "llama.cpp": "program model draft types active_types n_max n_min context draft_context vocab_size draft_vocab",
 }
 """Facts that a report shows, by engine."""

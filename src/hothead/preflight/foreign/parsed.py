@@ -29,7 +29,8 @@ class Used:
 class Parsed:
     """used: in order, the last one wins. positionals: (place, word). unknown: (name, nearest names).
 
-    errors: what the engine would say before it leaves. warnings: what it would say and go on.
+    errors: what the engine would say before it leaves; repairs: by error, arguments that have it no more. warnings: what it would say and
+    go on.
     """
 
     argv: tuple[str, ...]
@@ -39,6 +40,12 @@ class Parsed:
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
+    repairs: dict[str, list[str]] = field(default_factory=dict)
+
+    def refuse(self, what: str, at: int, num_words: int, *instead: str) -> None:
+        """An error that goes away with other words in place of these."""
+        self.errors.append(what)
+        self.repairs[what] = [*self.argv[:at], *instead, *self.argv[at + num_words :]]
 
     def last(self, dest: str) -> Used | None:
         return next((one for one in reversed(self.used) if one.option.dest == dest), None)
@@ -70,7 +77,7 @@ def parse_like_argparse(argv: Sequence[str], known: Mapping[str, Option], *, num
             while at < len(argv) and kinds[at] == "A":
                 at += 1
     for place, word in parsed.positionals[num_positionals:]:
-        parsed.errors.append(f"unrecognized argument {word!r} (word {place + 1} after the program)")
+        parsed.refuse(f"unrecognized argument {word!r} (word {place + 1} after the program)", place, 1)
     parsed.positionals = parsed.positionals[:num_positionals]
     _convert(parsed)
     return parsed
@@ -84,11 +91,11 @@ def _classify(argv: Sequence[str], known: Mapping[str, Option], parsed: Parsed) 
             kinds.append("-")
             kinds += ["A"] * (len(argv) - index - 1)
             break
-        kinds.append(_classify_one(word, known, parsed))
+        kinds.append(_classify_one(word, index, known, parsed))
     return kinds
 
 
-def _classify_one(word: str, known: Mapping[str, Option], parsed: Parsed) -> Any:
+def _classify_one(word: str, index: int, known: Mapping[str, Option], parsed: Parsed) -> Any:
     if not word.startswith("-") or len(word) == 1:
         return "A"
     if word in known:
@@ -98,7 +105,9 @@ def _classify_one(word: str, known: Mapping[str, Option], parsed: Parsed) -> Any
         return known[name], name, attached
     matches = _beginnings(word, known)
     if len(matches) > 1:
-        parsed.errors.append(f"ambiguous option: {name} could match {', '.join(sorted(one for one, _ in matches)[:6])}")
+        candidates = sorted((one for one, _ in matches), key=lambda one: (len(one), one))
+        full = candidates[0] + equals + attached
+        parsed.refuse(f"ambiguous option: {name} could match {', '.join(candidates[:6])}", index, 1, full)
         return "ambiguous"
     if matches:
         (full, value) = matches[0]
@@ -127,7 +136,7 @@ def _take(argv: Sequence[str], kinds: list[Any], at: int, kind: tuple[Option, st
     start, at = at, at + 1
     if attached is not None:
         if option.nargs == 0:
-            parsed.errors.append(f"argument {'/'.join(option.names)}: ignored explicit argument {attached!r}")
+            parsed.refuse(f"argument {'/'.join(option.names)}: ignored explicit argument {attached!r}", start, 1, name)
             return at
         parsed.used.append(Used(option, name, (attached,), start, at))
         return at
@@ -214,9 +223,10 @@ def parse_like_llama_cpp(argv: Sequence[str], known: Mapping[str, Option], env: 
         if name not in known:
             bare = name.partition("=")[0]
             if "=" in name and bare in known:
-                parsed.errors.append(f"invalid argument: {argv[at]} (values follow after a space, {bare} VALUE)")
+                what = f"invalid argument: {argv[at]} (values follow after a space, {bare} VALUE)"
+                parsed.refuse(what, at, 1, bare, argv[at].partition("=")[2])
             elif not name.startswith("-"):
-                parsed.errors.append(f"invalid argument: {argv[at]!r}")
+                parsed.refuse(f"invalid argument: {argv[at]!r}", at, 1)
             else:
                 parsed.unknown.append((argv[at], close_names(bare, known)))
                 # Take what looks like its value along, so that one mistyped name is one finding.
@@ -233,7 +243,7 @@ def parse_like_llama_cpp(argv: Sequence[str], known: Mapping[str, Option], env: 
         if len(following) < count:
             parsed.errors.append(f"expected value for argument {name}")
         if option.removed:
-            parsed.errors.append(f"the argument {name} has been removed: {option.removed}")
+            parsed.refuse(f"the argument {name} has been removed: {option.removed}", at, 1 + count)
         parsed.used.append(Used(option, name, following, at, at + 1 + count))
         at += 1 + count
     _convert(parsed)

@@ -80,7 +80,7 @@ def _without_model_type(argv: list[str]) -> list[str]:
 
 def resolve(values: Mapping[str, Any], architecture: str | None, draft_architecture: str | None) -> Facts:
     """The speculative and parallel options as SGLang resolves them. refusal: what it would raise, "" for none."""
-    facts = Facts(refusal="", refusal_at="")
+    facts = Facts(refusal="", model=values.get("model_path"))
     for name in ("tp_size", "dp_size", "attn_dp_size", "attn_cp_size", "pp_size", "moe_dp_size"):
         facts[name] = values.get(name) if values.get(name) is not None else 1
     _resolve_parallel(values, facts)
@@ -163,7 +163,7 @@ def _resolve_eagle(facts: Facts, architecture: str | None, is_adaptive: bool) ->
     if algorithm == "STANDALONE" and facts["attn_dp_size"] > 1:
         _refuse(facts, "attention-dp-draft", "STANDALONE with attention data parallelism")
     if architecture in TARGET_IS_DRAFT and facts["draft"] is None:
-        facts["draft"] = facts["draft_is_target"] = True
+        facts["draft"], facts["draft_is_target"] = facts["model"], True
     steps, topk, tokens = facts["num_steps"], facts["eagle_topk"], facts["num_draft_tokens"]
     if is_adaptive:
         facts["num_steps"] = facts["eagle_topk"] = facts["num_draft_tokens"] = None  # decided by a file that it ships

@@ -38,7 +38,6 @@ def gather(values: Mapping[str, Any], target: ModelFacts, draft: ModelFacts | No
 
 def _add_options(values: Mapping[str, Any], facts: Facts) -> None:
     algorithm = facts["algorithm"]
-    facts["model"] = values.get("model_path")
     facts["map"] = values.get("speculative_token_map")
     facts["uses_map"] = algorithm == "EAGLE" and not facts["multi_layer"]
     facts["why_ignored"] = (
