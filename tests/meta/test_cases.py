@@ -8,6 +8,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 
 CASES = {
+    1: "global ids index one rank's shard of the head",
+    2: "ids that all lie in the first shard: the load succeeds, the scores are too wide",
     4: "nearly all hot rows on one of two ranks, since frequent ids have low numbers",
     5: "a hot size that ranks do not divide: shapes differed, or padding was chosen",
     6: "offsets (d2t) read as token ids, or the other way round; a table of zeros",
@@ -26,6 +28,9 @@ CASES = {
     19: "a quantized head of which only the codes were cut, and not their scales",
     20: "after a rejection only the drafted token's mass was taken away: wrong shares",
     21: "rejection sampling refused with a reduced draft vocabulary",
+    25: "a draft window shorter than the prompt: illegal access, or nothing accepted",
+    26: "a draft loaded and never used; options ignored",
+    28: "STANDALONE reads the map and never cuts the head",
     29: "2-D, float, negative, boolean or repeated ids taken as they came",
     30: "a mistyped path became a download",
     31: "the map read only after both models were loaded",

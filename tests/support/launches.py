@@ -69,6 +69,8 @@ def make_launch_files(root: Path) -> Path:
     _model(root / "deepseek", DEEPSEEK, {"lm_head.weight": ("BF16", (129280, 64))})
     _model(root / "deepseek-no-mtp", {**DEEPSEEK, "num_nextn_predict_layers": 0}, None)
     _model(root / "mimo", {**DEEPSEEK, "architectures": ["MiMoV2FlashForCausalLM"], "model_type": "mimo_v2_flash"}, None)
+    step = {"architectures": ["Step3p5ForCausalLM"], "layer_types": ["full_attention"] * 8, "sliding_window": 512}
+    _model(root / "step", {**LLAMA, **step, "num_nextn_predict_layers": 1}, rows)
     _model(root / "strange", {**LLAMA, "architectures": ["StrangeForCausalLM"], "model_type": "strange"}, None)
     _model(root / "eagle", EAGLE, {"model.fc.weight": ("BF16", (64, 128))})
     _model(root / "eagle-short", {**EAGLE, "max_position_embeddings": 2048}, {"model.fc.weight": ("BF16", (64, 128))})

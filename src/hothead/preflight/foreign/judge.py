@@ -124,6 +124,7 @@ def judge(engine: str, command: Sequence[str], *, version: str | None = None, al
     parsed = _PARSERS[engine](pasted, table, judged, folder)
     facts, layout, models = _GATHERERS[engine](parsed, pasted, folder, allow_download)
     launch = Launch(engine, judged, pasted.prefix, parsed, table.known(judged, pasted.program), facts, folder)
+    facts["has_attn_dp_size"] = "--attn-dp-size" in launch.known
     findings += _argument_findings(launch, table, pasted)
     findings += _file_findings(engine, models)
     for rule in RULES[engine]:
@@ -187,7 +188,7 @@ def _argument_findings(launch: Launch, table: OptionTable, pasted: Pasted) -> li
         if engine == "llama.cpp" and launch.facts["renamed_dest"] and "has been removed" in error:
             continue  # said with its new name by a rule
         findings.append(
-            Finding(f"{_id(engine)}-arguments", "error", f"{error[0].upper()}{error[1:]}.", {}, _argument_advice(engine, error))
+            Finding(f"{_id(engine)}-arguments", "error", f"{error[0].upper()}{error[1:]}.", {}, _argument_advice(launch, error))
         )
     findings += [
         Finding(f"{_id(engine)}-arguments", "warning", f"{one[0].upper()}{one[1:]}.", {}, "Give it once.") for one in parsed.warnings
@@ -199,10 +200,12 @@ def _program_name(engine: str, pasted: Pasted) -> str:
     return f"llama-{pasted.program}" if engine == "llama.cpp" else {"sglang": "SGLang", "vllm": "vLLM"}[engine]
 
 
-def _argument_advice(engine: str, error: str) -> str:
-    if error.startswith("ambiguous"):
-        return "Write the option's name in full."
-    return "Correct the argument; the engine's own words: --help." if engine != "llama.cpp" else "Correct the argument; see --help."
+def _argument_advice(launch: Launch, error: str) -> str:
+    repaired = launch.parsed.repairs.get(error)
+    if repaired is None:
+        return "Correct the value; the engine says with --help what it takes."
+    say = "Write the name in full, for example:" if error.startswith("ambiguous") else "As the engine reads it:"
+    return f"{say}\n    {shlex.join([*launch.prefix, *repaired])}"
 
 
 def _without_unknown(launch: Launch, name: str, near: Sequence[str]) -> str:

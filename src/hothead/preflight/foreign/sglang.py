@@ -132,9 +132,7 @@ def _resolve_speculative(values: Mapping[str, Any], facts: Facts, architecture: 
         facts[name] = facts[f"{name}_given"] = values.get(SPEC + name)
     facts["rejection"] = bool(values.get("speculative_use_rejection_sampling"))
     facts["block_verification"] = bool(values.get("speculative_use_block_verification"))
-    facts["multi_layer"] = bool(values.get("enable_multi_layer_eagle")) or (
-        facts["algorithm_given"] == "EAGLE" and architecture in MULTI_LAYER
-    )
+    facts["multi_layer"] = bool(values.get("enable_multi_layer_eagle")) or (given == "EAGLE" and architecture in MULTI_LAYER)
     if algorithm is None:
         return
     if facts["block_verification"] and algorithm in ("EAGLE", "EAGLE3"):

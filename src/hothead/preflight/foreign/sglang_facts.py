@@ -184,6 +184,8 @@ def _add_map(values: Mapping[str, Any], folder: Path, facts: Facts) -> None:
     facts["map_problem_is_fatal"] = bool(found.problem) and not (found.is_missing and _is_hub_map(name))
     facts["new_map"] = str(found.path.with_name(f"{found.path.stem or 'map'}-sglang.pt"))
     facts["map_format"], facts["map_is_torch"] = found.format or None, found.is_torch
+    facts["near_map"] = _near_file(found.path) if found.is_missing else None
+    facts["map_size"] = 32768 if found.token_ids is None else len(found.token_ids)
     ids = found.token_ids
     if ids is None:
         return
@@ -206,3 +208,15 @@ def _add_map(values: Mapping[str, Any], folder: Path, facts: Facts) -> None:
 def _is_hub_map(name: str) -> bool:
     """ORGANISATION/REPOSITORY/FILE: what SGLang would fetch."""
     return name.count("/") == 2 and not name.startswith(("/", ".", "~"))
+
+
+def _near_file(path: Path) -> str | None:
+    """The one file beside a missing one whose name is nearly the same."""
+    import difflib
+
+    try:
+        names = [entry.name for entry in sorted(path.parent.iterdir())[:1000] if entry.is_file()] if path.parent.is_dir() else []
+    except OSError:
+        return None
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)
+    return str(path.with_name(near[0])) if near else None

@@ -26,6 +26,14 @@ _WHOLE_HEADS = Change(
     {"dp_size": None, "enable_dp_attention": None, "attn_dp_size": "{tp_size}", "enable_dp_lm_head": True},
 )
 
+_BUILD = Run(
+    "Build one for this model from texts like its traffic (here responses.jsonl), and use it:",
+    "hothead map build --model {model} --corpus responses.jsonl --size {map_size} -o {new_map}",
+    {"speculative_token_map": "{new_map}"},
+)
+_WHOLE_HEADS_BEFORE = Change(_WHOLE_HEADS.say, {"dp_size": "{tp_size}", "enable_dp_attention": True, "enable_dp_lm_head": True})
+"""For versions without --attn-dp-size."""
+
 MAP_RULES = (
     Rule(
         "sglang-map-past-shard",
@@ -51,7 +59,7 @@ MAP_RULES = (
             "sglang 0.5.23: srt/layers/vocab_parallel_embedding.py",
         ),
         ("vocab_size", "num_shards", "rows_per_rank", "num_ids", "num_bad", "first_bad_id", "first_bad_index", "max_id"),
-        lambda f: _WHOLE_HEADS if _can_be_whole(f) else _WITHOUT,
+        lambda f: _WITHOUT if not _can_be_whole(f) else _WHOLE_HEADS if f["has_attn_dp_size"] else _WHOLE_HEADS_BEFORE,
         fine_when=lambda f: _cuts(f) and f["num_shards"] == 1 and f["num_ids"] and not f["num_bad"] and not f["is_gathered"],
         fine="Every id of the map has a row: the head is whole on each rank ({rows_per_rank} rows, ids to {max_id}).",
     ),
@@ -129,11 +137,7 @@ MAP_RULES = (
         "falls.",
         (WORKER + " (init_lm_head)",),
         ("num_ids", "num_past_vocab", "max_id", "vocab_size"),
-        Run(
-            "Build one for this model, and use it:",
-            "hothead map build --model {model} --size {num_ids} -o {new_map}",
-            {"speculative_token_map": "{new_map}"},
-        ),
+        _BUILD,
     ),
     Rule(
         "sglang-map-eagle3",
@@ -230,7 +234,7 @@ MAP_RULES = (
         "fetched.",
         ("sglang 0.5.23: srt/speculative/spec_utils.py (load_token_map)",),
         ("map_path",),
-        Run("Build one, and use it:", "hothead map build --model {model} -o {new_map}", {"speculative_token_map": "{new_map}"}),
+        lambda f: Change("Did you mean this one?", {"speculative_token_map": "{near_map}"}) if f["near_map"] else _BUILD,
     ),
     Rule(
         "sglang-map-relative",

@@ -178,6 +178,21 @@ SGLANG = (
         has_oracle=False,
     ),
     Line(
+        "multi-layer MTP, as EAGLE",
+        "sglang",
+        _SG + "--model-path step --tp 4 " + _EAGLE + _MAP,
+        "warning",
+        {"sglang-map-ignored": {"algorithm": "EAGLE"}},
+    ),
+    Line(
+        "multi-layer MTP, as NEXTN: one layer, and the map is used",
+        "sglang",
+        _SG + "--model-path step --tp 4 --speculative-algorithm NEXTN --speculative-draft-model-path eagle " + _MAP,
+        "no",
+        {"sglang-map-past-shard": {"rows_per_rank": 32064}},
+        ("sglang-nextn",),
+    ),
+    Line(
         "multi-layer EAGLE said",
         "sglang",
         _SG + "--model-path llama --enable-multi-layer-eagle " + _EAGLE + _MAP,
@@ -554,7 +569,7 @@ SGLANG = (
         _SG + "--model-path llama --speculative-draft-model-path eagle",
         "warning",
         {"sglang-no-algorithm": {}},
-    ),  # fmt: skip
+    ),
     Line(
         "a mistyped algorithm",
         "sglang",
@@ -578,7 +593,7 @@ SGLANG = (
         {"sglang-option-unknown": {}},
         version="0.5.5",
         has_oracle=False,
-    ),  # fmt: skip
+    ),
     Line(
         "an earlier version, the same gather",
         "sglang",
@@ -587,7 +602,7 @@ SGLANG = (
         {"sglang-map-past-shard": {"rows_per_rank": 32064}},
         version="0.5.5",
         has_oracle=False,
-    ),  # fmt: skip
+    ),
     Line("no program", "sglang", "torchrun train.py --tp 4", "no", {"sglang-command": {}}, has_oracle=False),
     Line("another engine's program", "sglang", "vllm serve llama", "no", {"sglang-command": {}}, has_oracle=False),
     Line("a value that is no number", "sglang", _SG + "--model-path llama --tp two", "no", {"sglang-arguments": {}}),
@@ -671,7 +686,7 @@ VLLM = (
         "tensor_parallel_size in the wrong place",
         "vllm",
         _VL
-        + """-tp 2 --speculative-config '{"method": "eagle3", "model": "eagle3", "num_speculative_tokens": 3, "tensor_parallel_size": 1}'""",
+        + """-tp 2 --speculative-config '{"method": "eagle3", "model": "eagle3", "num_speculative_tokens": 3,"tensor_parallel_size": 1}'""",
         "no",
         {"vllm-tp-key": {}},
     ),
