@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hothead.preflight.foreign.options import Option
+from hothead.preflight.foreign.paths import located
 
 _MAX_BYTES = 2**20
 
@@ -72,7 +73,7 @@ def _read(argv: Sequence[str], at: int, folder: Path) -> tuple[dict[str, Any], s
 
     if at + 1 >= len(argv):
         return {}, "no file follows --config"
-    path = folder / Path(argv[at + 1]).expanduser()
+    path = located(argv[at + 1], folder)
     if path.suffix.lower() not in (".yaml", ".yml"):
         return {}, f"the config file must be YAML (.yaml or .yml), not {path.suffix or 'without a suffix'}"
     try:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from hothead.errors import HotheadError
 from hothead.preflight.foreign.model_facts import ModelFacts
+from hothead.preflight.foreign.paths import located
 from hothead.vocab.formats.registry import read_stored_map
 
 _MAX_TABLE_BYTES = 8 * 2**20
@@ -34,7 +35,7 @@ class MapFacts:
 
 def find_map(name: str, folder: Path, vocab_size: int | None) -> MapFacts:
     """Never raises. folder: what relative paths are relative to."""
-    path = folder / Path(name).expanduser()
+    path = located(name, folder)
     try:
         if not path.exists():
             return MapFacts(name, path, problem="it does not exist", is_missing=True)

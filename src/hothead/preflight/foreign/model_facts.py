@@ -14,6 +14,7 @@ from typing import Any
 
 from hothead.errors import HotheadError, nearest
 from hothead.files.json_table import read_json_table
+from hothead.preflight.foreign.paths import located
 
 _MAX_HEADER_BYTES = 64 * 2**20
 _MAX_CONFIG_BYTES = 16 * 2**20
@@ -99,7 +100,7 @@ class ModelFacts:
 def find_model(name: str, folder: Path, *, allow_download: bool = False) -> ModelFacts:
     """A folder, a .gguf file, or a hub id in the local cache. folder: what relative paths are relative to. Never raises."""
     try:
-        path = (folder / Path(name).expanduser()) if name else folder
+        path = located(name, folder) if name else folder
         if path.is_dir():
             return _read_folder(name, path)
         if path.is_file():
@@ -123,8 +124,9 @@ def cached_snapshot(name: str) -> Path | None:
     """The folder of a hub id in the local cache: the commit that `main` points to, or the only one."""
     if name.count("/") != 1 or not all(part and part.strip(".") for part in name.split("/")):
         return None
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "huggingface"
-    repo = Path(os.environ.get("HF_HUB_CACHE") or Path(home).expanduser() / "hub") / f"models--{name.replace('/', '--')}"
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
+    repo = Path(os.environ.get("HF_HUB_CACHE") or located(f"{home}/hub", Path())) / f"models--{name.replace('/', '--')}"
     reference = repo / "refs" / "main"
     if reference.is_file():
         snapshot = repo / "snapshots" / reference.read_text(encoding="utf-8").strip()[:64]

@@ -175,6 +175,8 @@ def _convert(parsed: Parsed) -> None:
                 parsed.errors.append(
                     f"argument {used.typed}: invalid choice: {value[:80]!r} ({'nearest' if hint else 'choices'}: {choices})"
                 )
+        if not converted and option.nargs is None:
+            continue  # the value is missing, which is an error already
         is_list = option.nargs in ("+", "*") or (isinstance(option.nargs, int) and option.nargs > 1)
         parsed.values[option.dest] = converted if is_list else (converted[0] if converted else True)
 

@@ -15,6 +15,7 @@ from hothead.preflight.foreign.facts import Facts
 from hothead.preflight.foreign.map_facts import draft_offsets, find_map
 from hothead.preflight.foreign.model_facts import ModelFacts
 from hothead.preflight.foreign.options import close_names, load_families
+from hothead.preflight.foreign.paths import located
 from hothead.preflight.foreign.report import ParallelLaunch
 
 _FLOATS = ("BF16", "F16", "F32")
@@ -179,7 +180,7 @@ def _add_map(values: Mapping[str, Any], folder: Path, facts: Facts) -> None:
     found = find_map(name, folder, None)
     facts["map_path"], facts["map_problem"] = str(found.path), found.problem
     facts["map_path_exists"] = not found.is_missing
-    facts["map_is_relative"] = not Path(name).expanduser().is_absolute() and not (found.is_missing and _is_hub_map(name))
+    facts["map_is_relative"] = not located(name, Path()).is_absolute() and not (found.is_missing and _is_hub_map(name))
     facts["map_folder"] = str(Path(name).parent) if str(Path(name).parent) != "." else ""
     facts["map_problem_is_fatal"] = bool(found.problem) and not (found.is_missing and _is_hub_map(name))
     facts["new_map"] = str(found.path.with_name(f"{found.path.stem or 'map'}-sglang.pt"))
