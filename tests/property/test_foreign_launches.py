@@ -58,7 +58,7 @@ def test_any_words(engine: str, words: list[str]) -> None:
     answered(engine, [*PROGRAMS[engine], *words])
 
 
-@settings(max_examples=150)
+@settings(max_examples=250)
 @given(st.data())
 def test_lines_with_anything_in_them(data: st.DataObject) -> None:
     """Known lines with words dropped, doubled, replaced by names of options, by numbers and by rubbish."""
@@ -87,7 +87,7 @@ def test_lines_with_anything_in_them(data: st.DataObject) -> None:
     answered(line.engine, [" ".join(words)])
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS, JSON, max_size=8), st.binary(max_size=60), st.sampled_from(["EAGLE", "EAGLE3", "STANDALONE"]))
 def test_any_configuration_and_header(config: dict[str, object], header: bytes, algorithm: str) -> None:
     folder = Path("any")

@@ -162,7 +162,7 @@ def _version(table: OptionTable, version: str | None, findings: list[Finding]) -
 def _argument_findings(launch: Launch, table: OptionTable, pasted: Pasted) -> list[Finding]:
     engine, parsed = launch.engine, launch.parsed
     findings = []
-    for name, near in parsed.unknown:
+    for name, near, at in parsed.unknown:
         other = table.elsewhere(name)
         if other is not None and other.now:
             continue
@@ -178,10 +178,10 @@ def _argument_findings(launch: Launch, table: OptionTable, pasted: Pasted) -> li
                 "error",
                 f"{name} is no option of {_program_name(engine, pasted)} {launch.version}; the launch ends there.{where}",
                 {"option": name, "nearest": ", ".join(near)},
-                f"{hint}\n    {_without_unknown(launch, name, near)}",
+                f"{hint}\n    {_without_unknown(launch, name, near, at)}",
             )
         )
-    renamed = [name for name, _ in parsed.unknown if (other := table.elsewhere(name)) is not None and other.now]
+    renamed = [name for name, _, _ in parsed.unknown if (other := table.elsewhere(name)) is not None and other.now]
     if renamed and engine == "vllm":
         findings.append(_renamed_in_vllm(launch, table, renamed))
     for error in parsed.errors:
@@ -208,10 +208,9 @@ def _argument_advice(launch: Launch, error: str) -> str:
     return f"{say}\n    {shlex.join([*launch.prefix, *repaired])}"
 
 
-def _without_unknown(launch: Launch, name: str, near: Sequence[str]) -> str:
+def _without_unknown(launch: Launch, name: str, near: Sequence[str], at: int) -> str:
     """The command with the nearest name in place of the unknown one, or without it and what follows it."""
     words = list(launch.parsed.argv)
-    at = next(index for index, word in enumerate(words) if word.partition("=")[0] == name)
     if near:
         words[at] = near[0] + words[at][len(name) :]
         return shlex.join([*launch.prefix, *words])

@@ -27,7 +27,7 @@ class Used:
 
 @dataclass
 class Parsed:
-    """used: in order, the last one wins. positionals: (place, word). unknown: (name, nearest names).
+    """used: in order, the last one wins. positionals: (place, word). unknown: (name, nearest names, place).
 
     errors: what the engine would say before it leaves; repairs: by error, arguments that have it no more. warnings: what it would say and
     go on.
@@ -36,7 +36,7 @@ class Parsed:
     argv: tuple[str, ...]
     used: list[Used] = field(default_factory=list)
     positionals: list[tuple[int, str]] = field(default_factory=list)
-    unknown: list[tuple[str, list[str]]] = field(default_factory=list)
+    unknown: list[tuple[str, list[str], int]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def parse_like_argparse(argv: Sequence[str], known: Mapping[str, Option], *, num
         else:
             name = argv[at].partition("=")[0]
             if kind != "ambiguous":
-                parsed.unknown.append((name, close_names(name, known)))
+                parsed.unknown.append((name, close_names(name, known), at))
             at += 1
             # The words after it are nobody's values: argparse lists them among the unrecognised arguments too.
             while at < len(argv) and kinds[at] == "A":
@@ -230,7 +230,7 @@ def parse_like_llama_cpp(argv: Sequence[str], known: Mapping[str, Option], env: 
             elif not name.startswith("-"):
                 parsed.refuse(f"invalid argument: {argv[at]!r}", at, 1)
             else:
-                parsed.unknown.append((argv[at], close_names(bare, known)))
+                parsed.unknown.append((bare, close_names(bare, known), at))
                 # Take what looks like its value along, so that one mistyped name is one finding.
                 if at + 1 < len(argv) and not argv[at + 1].startswith("-"):
                     at += 1
