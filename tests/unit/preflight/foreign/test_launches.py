@@ -277,7 +277,7 @@ def test_a_judgement_takes_less_than_700_ms_of_process_time(source_path: dict[st
     code = (
         "import sys; from hothead.preflight.foreign import judge; "
         "report = judge('sglang', sys.argv[1:]); assert report.findings; assert 'torch' not in sys.modules; "
-        "import resource; usage = resource.getrusage(resource.RUSAGE_SELF); print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)"
+        "import time; status = open('/proc/self/status').read(); print(time.process_time(), status.split('VmHWM:')[1].split()[0])"
     )
     command = f"sglang serve qwen-248k --tp 2 {EAGLE} --speculative-token-map maps/qwen-32k.pt"
     times = []
@@ -285,5 +285,5 @@ def test_a_judgement_takes_less_than_700_ms_of_process_time(source_path: dict[st
         result = subprocess.run([sys.executable, "-c", code, command], env={**os.environ, **source_path}, capture_output=True, check=True)
         seconds, kilobytes = result.stdout.split()
         times.append(float(seconds))
-        assert int(kilobytes) < 200 * 1024
+        assert int(kilobytes) < 200 * 1024  # (ru_maxrss would count the parent's memory before exec)
     assert min(times) < 0.7
