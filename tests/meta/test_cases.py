@@ -32,6 +32,8 @@ CASES = {
     22: "each rank took the best of its own shard",
     23: "each rank decided by what it had, and they decided differently",
     24: "a tied head: the same parameter dealt with twice",
+    25: "a draft window shorter than the prompt: illegal access, or nothing accepted",
+    26: "a draft loaded and never used; options ignored",
     28: "a small model's own head never cut, and the first step fails",
     29: "2-D, float, negative, boolean or repeated ids taken as they came",
     30: "a mistyped path became a download",
