@@ -35,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, required=True)
     parser.add_argument("--per-category", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--parts", default="acceptance,time")
     parser.add_argument("--merge", type=Path, help="figures of the other part, from an earlier run")
     parser.add_argument("-o", "--output", type=Path)
@@ -42,7 +43,7 @@ def main() -> None:
     figures: dict[str, Any] = json.loads(arguments.merge.read_text(encoding="utf-8")) if arguments.merge else {}
     figures |= {"date": datetime.date.today().isoformat(), "versions": f"hothead {hothead.__version__}, torch {torch.__version__}"}
     if "acceptance" in arguments.parts:
-        figures["acceptance"] = measure_acceptance(choose_questions(arguments.questions, arguments.per_category))
+        figures["acceptance"] = measure_acceptance(choose_questions(arguments.questions, arguments.per_category), arguments.threads)
     if "time" in arguments.parts:
         figures["time_ms"] = [measure_times(*shape) for shape in SHAPES]
     print(json.dumps(figures, indent=1))
@@ -51,10 +52,12 @@ def main() -> None:
         arguments.output.write_text(report(figures), encoding="utf-8")
 
 
-def measure_acceptance(questions: list[str]) -> dict[str, Any]:
+def measure_acceptance(questions: list[str], num_threads: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for dtype in DTYPES:
-        with Engine(EngineConfig(dtype="bf16", max_concurrency=8, context_length=2048, hot_head_dtype=dtype)) as engine:
+        with Engine(
+            EngineConfig(dtype="bf16", max_concurrency=8, context_length=2048, hot_head_dtype=dtype, num_threads=num_threads)
+        ) as engine:
             prompts = [prompt for question in questions if len(prompt := prompt_token_ids(engine.tokenizer, question)) < 1024]
             stats = [one.stats for one in engine.generate(prompts, SamplingParams(max_tokens=128, ignore_eos=True))]
             found["num_prompts"] = len(prompts)

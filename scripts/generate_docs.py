@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from hothead.cli.main import hothead  # noqa: E402
 from hothead.cli.options import ConfigOption, type_text  # noqa: E402
 from hothead.config.option import Option, Options, options_of  # noqa: E402
+from hothead.preflight.foreign import FOREIGN_CHECKS  # noqa: E402
 from hothead.vocab.formats.registry import FORMATS, KEPT  # noqa: E402
 
 WIDTH = 100
@@ -55,6 +56,7 @@ def main() -> int:
             (ROOT / "README.md").read_text(encoding="utf-8"), {"code-map": code_map(), "support": support_summary()}
         ),
         ROOT / "docs/reference/support.md": support_page(),
+        ROOT / "docs/reference/checks.md": checks_page(),
         formats: with_generated_parts(formats.read_text(encoding="utf-8"), {"map-formats": map_formats()}),
     }
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
@@ -183,6 +185,19 @@ def support_page() -> str:
             row = [f"{support_cell(found)} ({found[1]})" if (found := counts.get(name)) else "not run" for name in names]
             lines.append(f"| {kind} | {' | '.join(row)} |")
         lines.append("")
+    return "\n".join(lines)
+
+
+def checks_page() -> str:
+    """Every check of `hothead check`, by engine, with its story and sources."""
+    lines = [_GENERATED, "# Checks of `hothead check`", ""]
+    for engine in dict.fromkeys(check.engine for check in FOREIGN_CHECKS):
+        lines += [f"## {engine}", ""]
+        for check in FOREIGN_CHECKS:
+            if check.engine == engine:
+                lines += [f"### {check.check_id}", "", f"**{check.title}.** {check.story}", ""]
+                if check.sources:
+                    lines += [f"Sources: {'; '.join(check.sources)}.", ""]
     return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ EXIT_BROKEN_PIPE = 141  # as a shell reports a program that SIGPIPE ended
 COMMANDS = {
     "generate": ("hothead.cli.generate:generate", "Generate text for one or more prompts."),
     "map": ("hothead.cli.map:map_group", "Make, look at, convert and measure token maps."),
+    "check": ("hothead.cli.check:check", "Judge another engine's launch before it is paid for."),
     "models": ("hothead.cli.models:models", "List, fetch and describe models."),
     "train": ("hothead.cli.train:train_group", "Train draft heads."),
 }
