@@ -156,13 +156,15 @@ def support_cell(counts: list[int] | None) -> str:
 
 
 def support_summary() -> str:
-    """One row per column of the matrix, one column per kind of draft."""
+    """One row per group of columns, one column per kind of draft: yes where every cell is, else what is not, by name."""
     columns, cells = support()
     lines = [f"| | | {' | '.join(cells)} |", "|---|---|" + "---|" * len(cells)]
     for title, names in columns.items():
-        for number, name in enumerate(names):
-            found = [support_cell(counts.get(name)) for counts in cells.values()]
-            lines.append(f"| {title if number == 0 else ''} | {name} | {' | '.join(found)} |")
+        row = []
+        for counts in cells.values():
+            bad = [f"{name}: {found}" for name in names if (found := support_cell(counts.get(name))) != "yes"]
+            row.append("; ".join(bad) or "yes")
+        lines.append(f"| {title} | {', '.join(names)} | {' | '.join(row)} |")
     return "\n".join(lines)
 
 
