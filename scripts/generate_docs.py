@@ -178,7 +178,8 @@ def support_page() -> str:
         "Each cell is what happened when the matrix of tests (`tests/matrix`) ran through the whole engine: *yes* where every run passed, "
         "with their number. Greedy and coupled text must be the text of plain decoding on one rank, token for token; rejection's text must "
         "be the same on any number of ranks (its law has tests of its own). All drafts with a head use a token map. Ties, paddings and "
-        "ranks are run with float32 heads, and every stored form on one and two ranks.",
+        "ranks are run with float32 heads (three and four ranks with tied, padded ones and with untied, unpadded ones), and every stored "
+        "form on one and two ranks.",
         "",
     ]
     for title, names in columns.items():
